@@ -1,7 +1,7 @@
 """A logging handler that asks a limiter. Arguments: URL, name, on_store_error.
 
-For each line of its input, the program enters a limiter and says how many lines of headgate's log
-the handler has let pass so far.
+For each line of its input, the program enters a limiter. Then it says how many lines of headgate's
+log the handler has let pass so far.
 """
 
 import faulthandler

@@ -1,5 +1,5 @@
-"""Callers who believe in their permits for as long as they may, and tell from when until when, on
-the machine's monotonic clock.
+"""Callers that believe in their permits for as long as they may, and report from when until when,
+on the machine's monotonic clock.
 
 usage: believer.py URL name limit visits Four callers visit in turn; a visit lasts until its permit
 is lost, or for so many leases as its number has it. Says "from to fence" for each visit, `to` being

@@ -1,5 +1,5 @@
-"""A limited HTTP client on strings: it calls what it is told to, line by line, and says what came
-of it.
+"""A limited HTTP client on strings: it makes the calls of its input, line by line, and prints their
+results.
 
 usage: client.py URL name kind limits options        (kind as in tests/http/clients.py, limits and
 options as Python) Says "ready"; hears the address of a call, and says its status, or "held N" if

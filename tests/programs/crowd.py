@@ -1,4 +1,4 @@
-"""A crowd of callers, of whom every other one is told to give up.
+"""A crowd of callers: every other one gives up.
 
 usage: crowd.py URL name rate callers Says "asked" once all have asked; hears "cancel"; says "gave
 up", and then "index fence t" for each that got through.

@@ -1,4 +1,4 @@
-"""A script whose asyncio.run ends while others still wait; what it must not do is complain.
+"""A script whose asyncio.run ends while others still wait; it must not complain.
 
 usage: ending.py memory|URL name how
 """
@@ -19,8 +19,8 @@ async def enter(limiter: Limiter) -> None:
 
 
 async def busy(limiters: list[Limiter]) -> list[asyncio.Task[None]]:
-    """In each limiter somebody is inside, somebody waits or has booked, and somebody is just about
-    to ask.
+    """In each limiter one task is inside, one waits or has a reservation, and one is just about to
+    ask.
     """
     tasks = []
     for limiter in limiters:

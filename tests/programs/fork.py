@@ -1,4 +1,4 @@
-"""A process that forks while it holds permits, and says what parent and child see.
+"""A process that forks while it holds permits, and prints the view of parent and child.
 
 usage: fork.py memory|URL name
 """

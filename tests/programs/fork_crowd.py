@@ -1,4 +1,4 @@
-"""A process that forks while a crowd waits, and says what parent and child see.
+"""A process that forks while a crowd waits, and prints the view of parent and child.
 
 usage: fork_crowd.py name
 """

@@ -91,7 +91,7 @@ def main(url: str, name: str, how: str) -> None:
         print("child:", error, flush=True)
         answer = call()
     if not CHILDREN[0]:
-        limiter.flush()  # what the child would give back arrives
+        limiter.flush()  # the child's returns arrive
         os._exit(0)
     print(
         "parent",

@@ -53,7 +53,7 @@ class Story:
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
 
     def end_waits_behind(self, child: int) -> None:
-        """In the parent: release when the child has seen who waits, or has ended."""
+        """In the parent: release when the child has seen the waiters, or has ended."""
         os.close(self.says)
         os.read(self.said, 1)
         self.seen_by_child.set()

@@ -2,8 +2,8 @@
 name, way, interrupts.
 
 Prints how many exceptions the handler has raised, how many have reached the caller, and how many
-Python has ignored in a finalizer. Then it lives on until its input ends: what it would still hold,
-it would renew.
+Python has ignored in a finalizer. Then it lives on until its input ends: it would renew any permit
+that it still held.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HANGS = 60.0  # seconds beyond its interrupts after which the program hangs
 
 
 class Interrupt(TimeoutError):
-    """What a handler raises: an ordinary exception, and one that sockets raise, too."""
+    """A handler raises this: an ordinary exception, and one that sockets raise, too."""
 
 
 class Interrupts:

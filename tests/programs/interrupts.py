@@ -1,10 +1,11 @@
 """A main thread, or a thread of its own, in which exceptions arrive at random moments while it uses
 a limiter in memory.
 
-It prints what it counted: the exceptions raised; those that arrived, alone or as the context of a
-later one; those that Python ignored because they met the finalizer of a dropped permit or acquire;
-the permits that leaked; and those of a threading.Semaphore that the same thread uses in turn. An
-interrupt may leave a Semaphore's lock locked; a new one takes its place then.
+It prints its counts. The first are the exceptions raised, and those that arrived, alone or as the
+context of a later one. Then come those that Python ignored because they met the finalizer of a
+dropped permit or acquire. The last are the permits that leaked, and those of a threading.Semaphore
+that the same thread uses in turn. An interrupt may leave a Semaphore's lock locked; a new one takes
+its place then.
 
 usage: interrupts.py alarm|thread way interrupts seconds_inside
 """
@@ -36,7 +37,7 @@ LIMITS = {
 
 
 class Interrupt(Exception):
-    """What arrives."""
+    """The exception that arrives."""
 
 
 FINALIZERS = Held.__del__, Unused.__del__
@@ -151,7 +152,8 @@ def by_alarm(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int,
             try:
                 raise error
             finally:
-                # Or the error and this frame would know each other, and keep what was interrupted.
+                # Or the error and this frame would know each other, and keep the interrupted
+                # objects.
                 del error
 
     signal.signal(signal.SIGALRM, interrupt)

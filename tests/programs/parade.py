@@ -1,5 +1,5 @@
-"""Callers who are told one group after another to ask, so that their order over several processes
-is known.
+"""Callers that ask in groups, one after another, so that their order over several processes is
+known.
 
 usage: parade.py URL name limit Hears "ask FIRST COUNT": starts so many callers, with the numbers
 from FIRST on, and says "asked" when the server has them. Hears "go": every caller with an odd

@@ -1,15 +1,15 @@
-"""A process on strings: it does what it is told, line by line, and says what came of it.
+"""A process on strings: it follows its input, line by line, and prints the results.
 
 usage: puppet.py URL name hurried|calm limit...        (limits as Python: "Concurrency(1,
 lease=0.3)") Says "ready"; hears
 
-    acquire who     says "who asks" when that was sent, and "who inside FENCE" when it is granted
-                    (or "who StoreError")
-    stay who        says "who inside FENCE" from a block that is cancelled when its lease is lost,
-                    then "who ended LeaseLostError";
-                    "who went on" would be said three quarters of a second after it entered
-    release who     says "who left True", or False if it was not held any more
-    lost who        says "who lost True", or False
+    acquire CALLER  says "CALLER asks" when that was sent, and "CALLER inside FENCE" when granted
+                    (or "CALLER StoreError")
+    stay CALLER     says "CALLER inside FENCE" from a block that is cancelled when its lease is
+                    lost, then "CALLER ended LeaseLostError";
+                    "CALLER went on" would be said three quarters of a second after it entered
+    release CALLER  says "CALLER left True", or False if it was not held any more
+    lost CALLER     says "CALLER lost True", or False
     block seconds   stops its event loop for so long, then says "blocked"
 """
 

@@ -1,5 +1,5 @@
 """A process of a fleet whose history is kept: ten callers come and go, under a lease and a rate,
-until somebody ends them.
+until the test ends them.
 
 usage: recorded.py URL name      Says "works" when each of them was inside once; ends when it hears
 a line.

@@ -1,8 +1,8 @@
-"""A process at work: ten callers take turns, and count in a server who is inside.
+"""A process at work: ten callers take turns, and count the callers inside in a server.
 
 usage: turns.py URL name limit ledger counter turns        (ledger: the URL of a server for
-counting) Says its number, which is its field in the hashes `counter` (who is inside) and
-`counter-visits`; the most that all fields of `counter` ever were together is kept in
+counting) Says its number, which is its field in the hashes `counter` (the callers inside) and
+`counter-visits`. The most that all fields of `counter` ever were together is kept in
 `counter-most`. Says "visits N" when all callers had their turns.
 """
 

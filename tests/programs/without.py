@@ -1,7 +1,7 @@
 """A process in which some packages cannot be imported, as on a machine where they are not
 installed.
 
-usage: without.py package,package... URL... Says for each URL what a limiter there is told; then
+usage: without.py package,package... URL... Says for each URL which error a limiter there gets; then
 works in memory; then says which packages were imported all the same.
 """
 
@@ -12,7 +12,7 @@ from importlib.abc import MetaPathFinder
 
 
 class Missing(MetaPathFinder):
-    """Finds that nothing is there, before anybody else looks."""
+    """Finds that nothing is there, before any other finder looks."""
 
     def __init__(self, packages: set[str]) -> None:
         self.packages = packages
