@@ -167,7 +167,7 @@ async def answering(pipe: Connection, entry: Any, calls: dict[str, Any]) -> None
             pipe.send(perf_counter() - start)
 
 
-# Output ----------------------------------------------------------------------------------------
+# Output -------------------------------------------------------------------------------------------
 
 
 def percentile(seconds: Sequence[float], percent: int) -> float:

@@ -301,7 +301,7 @@ async def left_behind(url: str, brief: int) -> None:
     await at_once(entered, (limiter[f"tenant-{number}"] for number in range(brief)))
 
 
-# Held memory -----------------------------------------------------------------------------------
+# Held memory --------------------------------------------------------------------------------------
 
 
 def used(server: Redis) -> int:

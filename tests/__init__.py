@@ -1,4 +1,4 @@
 """The tests of headgate.
 
-`servers`, `virtual` and `processes` are what they stand on; the folders mirror the promises.
+`servers`, `virtual` and `processes` are their foundations; the folders mirror the promises.
 """

@@ -1,7 +1,6 @@
 """Certificates for tests: one that is in order, and some that are not.
 
-Here lives the making of them, by an authority that lasts as long as its object; who shows one is a
-server (servers.py).
+An authority makes them, which lasts as long as its object. A server shows one (servers.py).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ HERE = ("127.0.0.1", "localhost")
 
 
 class Certificate:
-    """What a server shows, and `authority`: the file that a client is told to trust."""
+    """A certificate of a server, and `authority`: the file that a client has to trust."""
 
     def __init__(self, shown: trustme.LeafCert, authority: Path, folder: Path) -> None:
         self.authority = authority
@@ -65,7 +64,7 @@ class Certificates:
         return self._certificate(self._authority.issue_cert("elsewhere.example"), self._authority)
 
     def of_another_authority(self) -> Certificate:
-        """It is in order, but who is told to trust our authority knows nothing of the one that made
+        """It is in order, but a client that trusts our authority does not know the one that made
         it.
         """
         return self._certificate(trustme.CA().issue_cert(*HERE), self._authority)

@@ -1,7 +1,7 @@
-"""The server's clock, moved: what would take a server half a minute is told to it in a word.
+"""The server's clock, moved: half a minute of a server passes by one word.
 
-Here lives a script that is headgate's own but for its clock. Only what this process asks is told
-the later time; another process that asked too would have its clock clamped (T6).
+Here lives a script that is headgate's own but for its clock. Only the calls of this process see the
+later time. Another process that asked too would have its clock clamped (T6).
 """
 
 from __future__ import annotations

@@ -121,9 +121,7 @@ class Cluster:
             node.stop()
 
     def heal(self) -> None:
-        """Whatever a test has done: every node is there, every slot has an owner, and every master
-        a replica.
-        """
+        """After any test: every node is there, each slot has an owner, each master a replica."""
         for node in self.nodes:
             node.resume()
             if not node.runs:
@@ -153,7 +151,7 @@ class Cluster:
         return list(dict.fromkeys(self._node(entry[2][1]) for entry in self._map()))
 
     def master_of(self, key: str) -> Node:
-        """Who owns the slot of `key`."""
+        """The owner of the slot of `key`."""
         slot = key_slot(key.encode())
         return next(
             self._node(entry[2][1]) for entry in self._map() if entry[0] <= slot <= entry[1]
@@ -163,8 +161,8 @@ class Cluster:
         return next(self._node(entry[3][1]) for entry in self._map() if entry[2][1] == master.port)
 
     def serves(self, key: str, without: Node) -> bool:
-        """Whether another master than `without` has taken over the slot of `key`, and all who live
-        know that all is in order.
+        """Whether another master than `without` has taken over the slot of `key`, and all living
+        nodes know that all is in order.
         """
         alive = [node for node in self.nodes if node.runs]
         return holds(
@@ -179,7 +177,7 @@ class Cluster:
         key = self.name_on(master, "mark")
         master.admin.set(
             f"headgate:{{{key}}}", "1", px=1000
-        )  # WAIT is for what its own connection wrote
+        )  # WAIT is for the writes of its own connection
         assert master.admin.wait(1, 5000) == 1, "the replica does not follow"
 
     def name_on(self, master: Node, stem: str) -> str:
@@ -241,7 +239,7 @@ class Cluster:
 
     @contextmanager
     def without_successors(self, master: Node) -> Iterator[None]:
-        """Nobody takes the place of `master`, and the others serve what is theirs without it."""
+        """No node takes the place of `master`, and the others serve their slots without it."""
         changed = [node for node in self.nodes if node is not master]
         replica = self.replica_of(master)
         for node in changed:
@@ -287,7 +285,7 @@ class Move:
         return self
 
     def close(self) -> None:
-        """The target owns the slot; what came late is carried, too."""
+        """The target owns the slot; late keys are carried, too."""
         self.carry()
         others = [
             node for node in self._cluster.masters() if node not in (self.source, self.target)

@@ -1,4 +1,4 @@
-"""What all tests may ask for: a real server, a name of their own, and each of the two stores."""
+"""The fixtures of all tests: a real server, a name of their own, and each of the two stores."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Set aside what the collection makes: a garbage collection in a test would visit all tests and
-    clients each time.
+    """Set aside the objects that the collection makes: a garbage collection in a test would visit
+    all tests and clients each time.
     """
     gc.disable()
     result = yield
@@ -87,7 +87,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """At another place run the stories that are told there, and no others."""
+    """At another place run the tests for that place, and no others."""
     unstable = [item.nodeid for item in items if ADDRESS.search(item.nodeid)]
     if unstable:
         raise pytest.UsageError(
@@ -144,7 +144,9 @@ def _started(place: Place) -> None:
 
 @pytest.fixture(scope="session")
 def redis_place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """What all tests share, each under names of its own. Nobody stops or pauses this one."""
+    """The server that all tests share, each under names of its own. No test stops or pauses this
+    one.
+    """
     place = PLACES[request.config.getoption("place")]()
     _started(place)
     yield place
@@ -253,8 +255,8 @@ def caplog(
 
 @pytest.fixture(autouse=True, scope="module")
 def _tidiness() -> Iterator[None]:
-    """What a module has dropped complains in that module, and not wherever Python happens to
-    collect it; its threads are over.
+    """Objects that a module has dropped complain in that module, and not wherever Python happens to
+    collect them; its threads are over.
     """
     yield
     end_portal()

@@ -1,9 +1,9 @@
 """Threads that meet where a seed says: one runs at a time, and at any opcode of headgate's own
 another may take over.
 
-Here lives the scheduler, and the lock, the event and the event loop that wait in its time. A story
-of several threads is the same each time that its seed is; when nobody can go on, it says so instead
-of hanging. Its waits take no time: the clock jumps.
+Here lives the scheduler, and the lock, the event and the event loop that wait in its time. A test
+of several threads is the same each time that its seed is; when no thread can go on, it says so
+instead of hanging. Its waits take no time: the clock jumps.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Interleaving:
         self.chance = Random(seed)
         self.clock = VirtualClock()
         self._pace = self.chance.choice(PACES)
-        self._turns: dict[int, threading.Semaphore] = {}  # by number: who is alive
+        self._turns: dict[int, threading.Semaphore] = {}  # by number: the living threads
         self._here = threading.local()
         self._still: dict[
             int, float
-        ] = {}  # who has looked in vain since anything moved, and until when it would wait
+            # threads that have looked in vain since anything moved, and until when they would wait
+        ] = {}
         self._stuck = False
         self._errors: list[BaseException] = []
 
@@ -94,7 +95,7 @@ class Interleaving:
             self._turns[self.chance.choice(sorted(self._turns))].release()
 
     def switch(self) -> None:
-        """Somebody's turn: perhaps this thread's again."""
+        """The turn of a thread: perhaps this one's again."""
         number = getattr(self._here, "number", None)
         if number is None:
             return  # the test's own thread, before or after the story
@@ -129,7 +130,7 @@ class Interleaving:
         """The moment so many seconds from now, in the clock's microseconds."""
         return float("inf") if seconds is None else self.clock.moment + int(seconds * 1_000_000) + 1
 
-    # What waits in its time -----------------------------------------------------------------------
+    # Objects that wait in its time ----------------------------------------------------------------
 
     def lock(self) -> Any:
         return _Lock(self)

@@ -1,12 +1,12 @@
 """python -m tests.interpreters [--quick] [VERSION ...]: the core of the suite on every Python of
 this machine and every event loop.
 
-Each gets a virtual environment in .venvs, with what its stories need of the registry. Prints a line
-for each interpreter and loop: how many tests have held, or why it is not here. Fails when a test
-has not held. `--quick` is what CI does, on all that the suite itself does not run on: what takes no
-real time on each interpreter, and on the newest those stories on other loops that wait for
-conditions. Nothing here is known of one machine: interpreters are found on the PATH and among those
-of pyenv.
+Each gets a virtual environment in .venvs, with the packages that its tests need of the registry.
+Prints a line for each interpreter and loop: how many tests have held, or why it is not here. Fails
+when a test has not held. `--quick` is the run of CI, on all that the suite itself does not run on.
+It takes the tests without real time on each interpreter. On the newest it takes those tests on
+other loops that wait for conditions. Nothing here is known of one machine: interpreters are found
+on the PATH and among those of pyenv.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parents[1]
 VENVS = ROOT / ".venvs"
 WANTED = ("3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")  # t: free-threaded
-Stories = tuple[str, ...]  # what pytest is told to run
+Stories = tuple[str, ...]  # the arguments of pytest
 NEEDS = ["-e", ".[suite]"]
 OWN = "asyncio"
 LOOPS = (OWN, "eager", "uvloop")
@@ -68,7 +68,7 @@ class Python(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Of the table; `why`: it could not be told here."""
+    """Of the table; `why`: the reason why it could not run here."""
 
     python: str
     loop: str
@@ -116,7 +116,7 @@ def lines(versions: list[str], quick: bool) -> Iterator[Line]:
 
 
 def quickly(version: str, newest: str) -> dict[str, Stories]:
-    """What CI tells there, by loop: the suite itself has told it all on this one's."""
+    """The tests that CI runs there, by loop: the suite itself has run all on this one's."""
     mine = {} if version == own() else {OWN: TIMELESS}
     return mine | (dict.fromkeys(LOOPS[1:], CALM) if version == newest else {})
 
@@ -163,7 +163,7 @@ def own() -> str:
 
 
 def installed(python: Python) -> str:
-    """Make or bring up to date its virtual environment; what came in the way of that."""
+    """Make or bring up to date its virtual environment; return the obstacle, if any."""
     if not (python.venv / "bin/python").exists() and (
         why := failure([python.program, "-m", "venv", str(python.venv)])
     ):
@@ -192,7 +192,7 @@ def pip(python: Python) -> list[str]:
 
 
 def failure(command: list[str]) -> str:
-    """The last line of what a command says that fails, and nothing of one that does not."""
+    """The last line of a command that fails, and nothing of one that does not."""
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -203,7 +203,7 @@ def failure(command: list[str]) -> str:
 
 
 def told(python: Python, loop: str, stories: Stories) -> Line:
-    """What came of the stories, there and on that loop."""
+    """The results of the tests, there and on that loop."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         words = ["-q", "-p", "no:cacheprovider", "--loop", loop, f"--junitxml={report}", *stories]
@@ -225,7 +225,7 @@ def told(python: Python, loop: str, stories: Stories) -> Line:
 
 
 def read(report: Path) -> tuple[int, tuple[str, ...]]:
-    """How many have held, and who has not."""
+    """How many have held, and which have not."""
     cases = list(ElementTree.parse(report).iter("testcase"))
     failed = [
         f"{case.get('classname')}::{case.get('name')}"

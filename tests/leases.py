@@ -1,7 +1,7 @@
-"""A store that leases, in virtual time: the test says what becomes of the leases.
+"""A store that leases, in virtual time: the test decides on the fate of the leases.
 
-Here stands what is not on any server: grants come from nowhere, renewals succeed or fail by a word
-of the test.
+No server has this behaviour: grants come from nowhere, renewals succeed or fail by a word of the
+test.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LEASE = 10.0  # virtual seconds
 
 
 class Leases:
-    """A line that grants whatever it is asked for, for one lease, and remembers its permits and
-    what came back.
+    """A queue that grants every request, for one lease, and remembers its permits and the returned
+    ones.
     """
 
     def __init__(self, clock: virtual.VirtualClock, declared: Declaration) -> None:
@@ -71,7 +71,7 @@ class Leases:
     def queue(self, name: str, declared: Declaration) -> Leases:
         return self
 
-    # What a test does to it
+    # Actions of a test
 
     def renew(self) -> None:
         """All renewals that were sent this moment have succeeded."""

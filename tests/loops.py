@@ -1,8 +1,8 @@
-"""The event loops on which the stories can be told, by `--loop`: asyncio's own, the same with eager
+"""The event loops on which the tests can run, by `--loop`: asyncio's own, the same with eager
 tasks, uvloop's (F20).
 
-Here lives what a loop is called, and why one cannot be had. A story in memory is told in virtual
-time on asyncio's loop, which is made for that, and in real milliseconds on any other.
+Here live the names of the loops, and the reason why one is missing. A test in memory runs in
+virtual time on asyncio's loop, which is made for that, and in real milliseconds on any other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 OWN = "asyncio"
-_present = OWN  # on which the stories of this run are told
+_present = OWN  # the loop on which the tests of this run run
 
 
 class LoopMissing(Exception):
@@ -23,7 +23,7 @@ class LoopMissing(Exception):
 
 
 def eager() -> Callable[[], asyncio.AbstractEventLoop]:
-    """A task begins where it is made, before whoever made it goes on."""
+    """A task begins where it is made, before its maker goes on."""
     if sys.version_info < (3, 12):
         raise LoopMissing("eager tasks came with Python 3.12")
 
@@ -67,8 +67,8 @@ def uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
             return self.call_later(when - self.time(), callback, *args, context=context)
 
         def close(self) -> None:
-            """Where warnings are errors, uvloop's own close() never ends if a connection is open:
-            its warning interrupts the closing of that connection, for which it then waits.
+            """Where warnings are errors, uvloop's own close() never ends if a connection is open.
+            Its warning interrupts the closing of that connection, for which it then waits.
             """
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)

@@ -1,8 +1,8 @@
 """How slow this machine is: every allowance of real time in the tests is a number of seconds on an
 idle machine, scaled by it.
 
-The first process of a run measures, and the processes that it starts inherit what it found: they
-must agree on the times of haste.py. `HEADGATE_TEST_PACE=3` sets it by hand.
+The first process of a run measures, and the processes that it starts inherit the result: they must
+agree on the times of haste.py. `HEADGATE_TEST_PACE=3` sets it by hand.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PACE = float(os.environ.setdefault(NAME, f"{measured():.2f}"))
 
 
 def scaled(seconds: float) -> float:
-    """Return what `seconds` of an idle machine are on this one."""
+    """Return the time on this machine for `seconds` of an idle machine."""
     return seconds * PACE
 
 
 def scaled_now(seconds: float) -> float:
-    """The same by the load of this moment, for what no other process has to agree on: a run makes a
-    load of its own.
+    """The same by the load of this moment, for times that no other process has to agree on: a run
+    makes a load of its own.
     """
     return seconds * max(PACE, os.getloadavg()[0] / CORES)
 

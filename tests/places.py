@@ -1,8 +1,8 @@
-"""Where the stories of the suite can be told: one server of several kinds, a primary with
-Sentinels, a cluster.
+"""The places where the tests can run: one server of several kinds, a primary with Sentinels, a
+cluster.
 
-Here lives what `--place` may name, and which of it this machine has. At `redis` run all tests,
-elsewhere those that need a server.
+Here live the places that `--place` may name, and which of them this machine has. At `redis` run all
+tests, elsewhere those that need a server.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ PLACES: dict[str, Callable[[], Place]] = {**SERVERS, "sentinel": Sentinels, "clu
 
 
 def missing() -> dict[str, str]:
-    """What this machine cannot offer, and why."""
+    """The places that this machine cannot offer, and why."""
     reasons = {}
     for place in CARRIED:
         try:

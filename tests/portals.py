@@ -1,8 +1,8 @@
 """The loop in which threads have their calls made (stores/redis/transport/portal.py): a test may
 end it, and the next call makes another.
 
-Here lives that ending. What is owed to a server that is gone is offered to it for as long as there
-is a loop: by the next hour somebody else's server may have its port.
+Here lives that ending. As long as there is a loop, it offers undelivered operations to a server
+that is gone. An hour later another server may have its port.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headgate.stores.redis.transport import portal
 
 
 def end_portal() -> None:
-    """What is on its way arrives, if it can; then nothing is left of the loop, of its thread and of
+    """Calls in flight arrive, if they can; then nothing is left of the loop, of its thread and of
     its connections.
     """
     found = portal._portals.pop(os.getpid(), None)

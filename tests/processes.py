@@ -1,6 +1,6 @@
 """Programs that tests run in processes of their own: started, talked to by lines, killed.
 
-Here lives what a test knows of another process; what such a process does stands in `programs/`.
+Here lives the test's view of another process; the program of such a process stands in `programs/`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PROGRAMS = Path(__file__).parent / "programs"
 PATIENCE = scaled(20.0)  # seconds for a line or an end: never waited for when all is well
 SLOW = re.compile(
     r"Executing <.*> took \d+\.\d{3} seconds"
-)  # what asyncio's debug mode says of a machine that is busy
+)  # asyncio's debug mode writes this on a busy machine
 
 
 def environment() -> dict[str, str]:
-    """Ours, with the headgate that we test first on the path, and what the tests themselves
+    """Ours, with the headgate that we test first on the path, and the variables that the tests
     share.
     """
     path = [
@@ -50,7 +50,7 @@ def command(program: str, *arguments: object) -> list[str]:
 
 
 def finished(program: str, *arguments: object, within: float = 60) -> str:
-    """What `program` prints, once it has ended well and without a word of complaint, within so many
+    """The output of `program`, once it has ended well and without a complaint, within so many
     seconds.
     """
     words, env = command(program, *arguments), environment()
@@ -92,7 +92,7 @@ class Running:
         return self._queues.get(timeout=patience)
 
     async def said(self) -> str:
-        """The next line, awaited: the loop goes on, and renews what it holds."""
+        """The next line, awaited: the loop goes on, and renews its permits."""
         return await asyncio.to_thread(self.line)
 
     def lines(self) -> list[str]:

@@ -54,7 +54,7 @@ class Proofs:
     def _wanted(self) -> bool:
         """Whether this run includes the proofs.
 
-        A process of pytest-xdist does what its controller decided.
+        A process of pytest-xdist follows the decision of its controller.
         """
         given = getattr(self._config, "workerinput", None)
         if given is not None:

@@ -1,5 +1,4 @@
-"""The user of docs/redis.md: what the document says that headgate needs is all that the tests'
-servers let it do.
+"""The user of docs/redis.md: the tests' servers grant it only the rights that the document names.
 
 Here lives how the document is read, and nothing that adds to it.
 """

@@ -1,9 +1,9 @@
 """A real primary with a replica, and three Sentinels that watch them, on private ports of this
 machine.
 
-Here lives their starting and breaking; nothing about headgate. Who is the primary, and who its
-replica, changes with each failover: ask `primary`. They are in order again some ten seconds after
-it, so a test that breaks them has some of its own.
+Here lives their starting and breaking; nothing about headgate. The primary and its replica change
+with each failover: ask `primary`. They are in order again some ten seconds after it, so a test that
+breaks them has some of its own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DOWN_AFTER = (
 )
 CALM = 60_000  # the same where none does: a busy machine is no failover
 FAILOVER = 1000  # milliseconds that a failover may take before it is tried again
-NOBODY = 1  # a port at which nobody answers
-GUEST = "guest"  # the user by whom clients ask a Sentinel
+NOBODY = 1  # a port without a listener
+GUEST = "guest"  # the user by which clients ask a Sentinel
 GUESTS_PASSWORD = "the-sentinels-password"
 
 
@@ -52,7 +52,7 @@ class Copy(Server):
 
 
 class Watcher(Server):
-    """One Sentinel: it keeps what it knows in its configuration, and comes back with it."""
+    """One Sentinel: it keeps its knowledge in its configuration, and comes back with it."""
 
     def __init__(
         self, primary: Copy, certificate: Certificate | None = None, down_after: int = CALM
@@ -102,7 +102,7 @@ class Watcher(Server):
 
 
 class Sentinels:
-    """A primary, its replica and who watches them: `start()`, use `user_url`, `stop()`.
+    """A primary, its replica and its Sentinels: `start()`, use `user_url`, `stop()`.
 
     `down_after`: milliseconds of silence after which another one takes the primary's place.
     `spares`: more replicas, which never become the primary.
@@ -139,7 +139,7 @@ class Sentinels:
 
     @property
     def primary(self) -> Copy:
-        """Whom the Sentinels name."""
+        """The primary that the Sentinels name."""
         port = next(watcher for watcher in self.watchers if watcher.runs).primary_port()
         return next(copy for copy in self.copies if copy.port == port)
 
@@ -170,16 +170,16 @@ class Sentinels:
     def copy(self) -> None:
         """Go on when each replica has all that the primary has."""
         primary, replicas = self.primary, len(self.copies) - 1
-        primary.admin.set("mark", "1")  # WAIT is for what its own connection wrote
+        primary.admin.set("mark", "1")  # WAIT is for the writes of its own connection
         assert primary.admin.wait(replicas, 5000) == replicas, "a replica does not follow"
 
     def stop_copying(self) -> None:
-        """What is written from now on is lost with the primary."""
+        """Later writes are lost with the primary."""
         self.copy()
         self.replica.admin.replicaof("127.0.0.1", NOBODY)
 
     def kill_primary(self) -> Copy:
-        """kill -9; the dead one. Somebody else is the primary when `promoted(dead)` says so."""
+        """kill -9; the dead one. Another server is the primary when `promoted(dead)` says so."""
         primary = self.primary
         primary.kill()
         return primary

@@ -1,7 +1,7 @@
 """A real redis-server for tests: on a private port, without persistence, gone when the tests are.
 
-Here lives the finding, starting, pausing and stopping of one server, and nothing about headgate but
-the user whom it lets in. Several that belong together: clusters.py, sentinels.py.
+Here lives the finding, starting, pausing and stopping of one server. Of headgate it knows only the
+user with access. Several that belong together: clusters.py, sentinels.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.certificates import Certificate
 from tests.machine import scaled
 from tests.rights import PASSWORD, USER, rights
 
-STARTS = 5  # a free port may be somebody else's by the time the server binds it
+STARTS = 5  # another process may have a free port by the time the server binds it
 PATIENCE = scaled(10.0)  # seconds for a server to answer
 ORDER = scaled(20.0)  # seconds for several servers to be as they should be
 ADVICE = (
@@ -63,8 +63,8 @@ def _on_the_path() -> str | None:
 
 
 def install_server() -> None:
-    """Ask the distribution for the package, as root or by a sudo that asks nothing; whatever fails,
-    fails silently here.
+    """Ask the distribution for the package, as root or by a sudo that asks nothing; any failure is
+    silent here.
     """
     root = privilege()
     if root is None or shutil.which("apt-get") is None:
@@ -75,7 +75,7 @@ def install_server() -> None:
 
 
 def privilege() -> list[str] | None:
-    """What to put before a command that only root may run: nothing, sudo, or None when it cannot be
+    """The words before a command that only root may run: nothing, sudo, or None when it cannot be
     run at all.
     """
     if os.geteuid() == 0:
@@ -87,7 +87,7 @@ def privilege() -> list[str] | None:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on at this moment."""
+    """A port of the loopback without a listener at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -126,7 +126,7 @@ def as_user(url: str, user: str, password: str = "canary") -> str:
 class Server:
     """One redis-server: `start()`, use `url`, `stop()`; `pause()` and `resume()` in between.
 
-    `url` is for its administrator; `user_url` for the user of docs/redis.md, whom it lets in as
+    `url` is for its administrator; `user_url` for the user of docs/redis.md, which has access as
     well. `program`: another server; with `certificate` it speaks nothing but TLS.
     """
 
@@ -259,7 +259,8 @@ class Server:
         if self._process is not None:
             if how is signal.SIGKILL:
                 self._still = (
-                    False  # a paused server dies without answering what has arrived meanwhile
+                    # a paused server dies without answering calls that have arrived meanwhile
+                    False
                 )
             else:
                 self.resume()

@@ -1,19 +1,19 @@
 """Driving a coroutine by hand: it is interrupted at its k-th suspension, for one k after another
 (F1 to F5).
 
-Here lives what an interruption can look like to a coroutine:
+Here live the forms of an interruption, as a coroutine sees them:
 
     asked    its task is cancelled in the very moment in which it begins to wait
-    woken    what it waits for has come, and its task is cancelled before it runs again
-    thrown   the CancelledError is thrown in by hand, and what it waits for knows nothing of it
-    sent     its task is cancelled two turns of the loop later, when what it asked for is on its way
-    settled  its task is cancelled when everybody waits who is to wait, behind it too
+    woken    its wait is over, and its task is cancelled before it runs again
+    thrown   the CancelledError is thrown in by hand, and the awaited object knows nothing of it
+    sent     its task is cancelled two turns of the loop later, when its request is on its way
+    settled  its task is cancelled when all waiters wait, those behind it too
     twice    its task is cancelled, and again whenever it waits for anything after that
     timed    the deadline of an `asyncio.timeout` around it comes in this turn of the loop
     crossed  its task is cancelled, and those before it let go in the same turn
     met      those before it let go, and its task is cancelled in the same turn
     failed   an error of another kind is thrown in
-    closed   the coroutine is closed, as one is that nobody drives any more
+    closed   the coroutine is closed, as one is that no loop drives any more
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MANY = 100  # suspensions of one that was interrupted: it does not come to an en
 
 
 class Failed(Exception):
-    """What is thrown in by `failed`."""
+    """The error of `failed`."""
 
 
 def nobody_there() -> None:
-    """Nobody before it, who could let go."""
+    """There is no caller before it that could let go."""
 
 
 @dataclass
 class Around:
-    """What goes on around a coroutine that is driven."""
+    """The callers around a coroutine that is driven."""
 
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     let_go: Callable[[], None] = nobody_there
@@ -58,7 +58,7 @@ class Stepped:
         self.ended: type[BaseException] | None = None  # how, if it did not return
         self.moment = 0.0  # of the loop's time, at which it was interrupted
         self.waited_for: list[ref[Any]] = []  # every future that it has waited for
-        self.ran: set[CodeType] = set()  # what has run in it, if anybody `looks`
+        self.ran: set[CodeType] = set()  # the code that has run in it, if a test `looks`
         self.looks = False
         self._way = INTERRUPTIONS[way]
         self._step = 0
@@ -197,7 +197,7 @@ INTERRUPTIONS: dict[str, Callable[[Stepped, Any], None]] = {
     "failed": lambda stepped, future: stepped.throw(Failed()),
     "closed": lambda stepped, future: stepped.close(),
 }
-WAYS = ["asked", "woken", "thrown"]  # those that need nobody around
+WAYS = ["asked", "woken", "thrown"]  # those that need no other callers
 
 
 async def cancelled_at(work: Coroutine[Any, Any, Any], way: str, at: int) -> bool:

@@ -1,7 +1,8 @@
-"""The shape of the package, held by tests: who may import whom, what stands where, what ships.
+"""The shape of the package, held by tests: the allowed imports, the places of things, the shipped
+files.
 
-Here live the rules of docs/architecture.md that a reader cannot see in one file; each says what to
-do about a breach.
+Here live the rules of docs/architecture.md that a reader cannot see in one file. Each names the way
+out of a breach.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "headgate"
 GATE = PACKAGE / "gate"
 
-# What is known of each in one module alone; none of them is there when only headgate is installed.
+# Names that are known in one module alone; none of them is there when only headgate is installed.
 CLIENTS = {
     "http/aiohttp.py": {"aiohttp"},
     "http/httpx.py": {"httpx"},
@@ -48,7 +49,7 @@ FRAMEWORKS = {
 }
 FOREIGN = CLIENTS | FRAMEWORKS
 EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.values())))
-# What arithmetic and text need of the standard library: no clock, no I/O, no loop, no lock, no
+# The part of the standard library for arithmetic and text: no clock, no I/O, no loop, no lock, no
 # chance.
 PURE = {
     *[
@@ -74,7 +75,7 @@ PURE = {
         "urllib.parse",
     ],
 }
-CLOCKS = frozenset({"now", "today", "utcnow"})  # what makes a clock of datetime
+CLOCKS = frozenset({"now", "today", "utcnow"})  # the calls that make a clock of datetime
 TWINS = sorted(path.stem for path in GATE.glob("*.lua"))
 ONLY_PYTHON = {
     "__init__": "`new` in Lua, where a state is a plain table",
@@ -129,7 +130,7 @@ def title(path: Path) -> str:
 
 @cache
 def ours() -> list[Path]:
-    """Every file of the repository, but for what .gitignore leaves out."""
+    """Every file of the repository, but for those that .gitignore leaves out."""
     ignored = [".git", *(line.strip("/") for line in (ROOT / ".gitignore").read_text().split())]
 
     def kept(folder: Path) -> Iterator[Path]:
@@ -150,7 +151,7 @@ def module(path: Path) -> str:
 
 
 def assert_kept(paths: Iterable[Path], breach: Callable[[Path], object]) -> None:
-    """Fail with every file that breaks a rule, and with what `breach` finds wrong in it."""
+    """Fail with every file that breaks a rule, and with the faults that `breach` finds in it."""
     found = {title(path): breach(path) for path in paths}
     wrong = [f"{name}: {each}" for name, each in found.items() if each]
     assert not wrong, "\n".join(wrong)
@@ -169,7 +170,7 @@ def for_types_only(node: ast.AST) -> bool:
 
 
 def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and everything in it that runs: what stands under TYPE_CHECKING does not."""
+    """The node and everything in it that runs: code under TYPE_CHECKING does not."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not for_types_only(child):
@@ -205,8 +206,8 @@ def in_folder(path: Path, *folders: str) -> bool:
 
 
 def test_the_gate_decides_and_does_nothing_else() -> None:
-    """Whatever the gate imports, and whatever that imports, has no clock, no I/O, no loop, no lock
-    and no redis.
+    """All imports of the gate, and their imports, have no clock, no I/O, no loop, no lock and no
+    redis.
     """
     reached: dict[str, Path] = {}
     todo = [module(path) for path in GATE.glob("*.py")]
@@ -265,7 +266,7 @@ def test_only_the_choice_of_a_store_imports_the_redis_store() -> None:
 
 
 def test_no_module_imports_that_of_a_client_or_framework() -> None:
-    """They import one another only for what they share. An SDK uses the module of httpx2."""
+    """They import one another only for shared code. An SDK uses the module of httpx2."""
     foreign = {module(PACKAGE / name) for name in FOREIGN.keys() | SHARED}
     shared = {module(PACKAGE / name) for name in SHARED | {"http/rate_limit_headers.py"}}
 
@@ -286,7 +287,7 @@ def test_each_layer_imports_only_those_below_it() -> None:
 
 
 def above(path: Path) -> set[str]:
-    """Return what a module imports and must not, by its layer."""
+    """Return the modules that a module imports and must not, by its layer."""
     knows = {name.removeprefix("headgate.") for name in of_us(path)}
     if (
         path.name in ("errors.py", "keys.py", "clock.py", "validation.py")
@@ -326,7 +327,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 
 REDIS = PACKAGE / "stores/redis"
-# From the lowest. A layer knows those below it; what stands beside it in one line, it does not.
+# From the lowest. A layer knows those below it, but not those beside it in one line.
 REDIS_LAYERS = [
     ["protocol"],
     ["transport", "limit_sync.py"],
@@ -352,7 +353,7 @@ def test_each_layer_of_the_redis_store_imports_only_those_below_it() -> None:
     assert_kept([path for path in PYTHON if path.is_relative_to(REDIS)], breach)
 
 
-# What drives the session, and what ends it, belong to a loop and its threads.
+# The drivers of the session, and those that end it, belong to a loop and its threads.
 DRIVERS = {"loop_session.py", "delivery.py"}
 OUTSIDE = {"asyncio", "concurrent.futures", "os", "random", "select", "socket", "threading", "time"}
 
@@ -394,7 +395,7 @@ ADAPTERS = ("http", "frameworks", "testing")
 def test_adapters_read_no_private_attribute_of_a_limiter() -> None:
     """They use `headgate.internals`.
 
-    What is private in their own classes and in others' is theirs.
+    Private names of their own classes and of others' are theirs.
     """
     private = {
         node.attr
@@ -417,7 +418,7 @@ def is_private(node: ast.AST) -> TypeGuard[ast.Attribute]:
 
 
 def test_it_is_imported_without_any_extra() -> None:
-    """`import headgate` brings none of the extras in and needs none: every module can be imported
+    """`import headgate` brings none of the extras in and needs none. Every module can be imported
     but the Redis store's and those of the HTTP clients and frameworks.
     """
     foreign = {PACKAGE / name for name in FOREIGN.keys() | SHARED}
@@ -474,8 +475,8 @@ def test_the_users_own_random_numbers_stay_as_they_are() -> None:
 
 
 def python_functions(name: str) -> dict[str, list[str]]:
-    """What the Python twin can do, in its order: name and parameters, the object itself
-    left out.
+    """The functions of the Python twin, in its order: name and parameters, the object itself left
+    out.
     """
     found = {}
     for node in tree(GATE / f"{name}.py").body:
@@ -517,7 +518,7 @@ def test_every_algorithm_has_its_twin() -> None:
 
 
 def test_twins_have_the_same_functions_in_the_same_order() -> None:
-    """What stands in one alone is named at the top of this file, with its reason."""
+    """A function of one twin alone is named at the top of this file, with its reason."""
     python = {
         name: [each for each in python_functions(name) if each not in ONLY_PYTHON] for name in TWINS
     }
@@ -527,8 +528,8 @@ def test_twins_have_the_same_functions_in_the_same_order() -> None:
 
 
 def test_twins_take_the_same_arguments() -> None:
-    """Those of the rules do: the gate's own functions take as arguments in Lua what they find in
-    the gate in Python.
+    """Those of the rules do: the gate's own functions take as arguments in Lua the values that they
+    find in the gate in Python.
     """
 
     rules = [name for name in TWINS if name != "gate"]
@@ -555,7 +556,7 @@ def test_nobody_is_excused_who_is_not_there() -> None:
 
 
 def test_no_lua_stands_in_a_python_string() -> None:
-    """Lua lives in .lua files; what script.py puts around them decides nothing."""
+    """Lua lives in .lua files; the parts that script.py puts around them decide nothing."""
 
     def breach(path: Path) -> list[str]:
         values = [node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)]
@@ -572,7 +573,7 @@ DOCUMENTS = [path for path in ours() if path.suffix == ".md"]
 
 
 def test_a_file_opens_with_its_law() -> None:
-    """It says what lives there, and what must not, in its first line and those after it."""
+    """Its first line, and those after it, say which code lives there, and which must not."""
 
     def breach(path: Path) -> bool:
         text = path.read_text(encoding="utf-8")
@@ -646,9 +647,7 @@ def lengths(path: Path, lines: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def test_no_file_knows_one_machine_or_a_registry() -> None:
-    """No absolute path of somebody's machine, no package index, no host but those that documents
-    link to.
-    """
+    """No absolute path of one machine, no package index, no host but those of links."""
     found: dict[str, Any] = {}
     for path in ours():
         text = path.read_text(encoding="utf-8")
@@ -658,12 +657,12 @@ def test_no_file_knows_one_machine_or_a_registry() -> None:
     assert found == {}
 
 
-# What is offered ----------------------------------------------------------------------------------
+# The public names ---------------------------------------------------------------------------------
 
 
 def test_the_public_names_are_those_of_the_package_itself() -> None:
-    """All that is public is in `__all__`, sorted, comes from an import in __init__.py, and says
-    what it is.
+    """All public names are in `__all__`, sorted, come from an import in __init__.py, and have a
+    docstring.
     """
     init = tree(PACKAGE / "__init__.py")
     named = [
@@ -681,9 +680,9 @@ def test_the_public_names_are_those_of_the_package_itself() -> None:
 
 
 def test_what_is_public_is_written_about_and_nothing_else_is() -> None:
-    """Every public name stands in a document, and no document, example or demo imports from any
-    deeper than headgate, but for the modules of HTTP clients, of frameworks and for tests, which
-    are offered as they are.
+    """Every public name stands in a document. No document, example or demo imports from any deeper
+    than headgate. The modules of HTTP clients, of frameworks and for tests are the exception: they
+    are public as they are.
     """
     documents = [path for path in ours() if path.suffix == ".md"]
     users = [
@@ -732,7 +731,7 @@ WRITTEN = {
 
 
 def test_what_the_modules_beside_the_package_itself_offer_is_written_about() -> None:
-    """All of it stands in `__all__`, says what it is, down to the methods, and is found in its
+    """All names stand in `__all__`, have a docstring, down to the methods, and are found in their
     document.
     """
 
@@ -747,7 +746,7 @@ def test_what_the_modules_beside_the_package_itself_offer_is_written_about() -> 
 
 
 def silent(offered: ModuleType) -> list[str]:
-    """Return what a module offers without a docstring, down to the methods."""
+    """Return the names of a module without a docstring, down to the methods."""
     methods = [
         f"{each}.{attribute}"
         for each in offered.__all__
@@ -761,7 +760,7 @@ def silent(offered: ModuleType) -> list[str]:
     return [*(each for each in offered.__all__ if not getattr(offered, each).__doc__), *methods]
 
 
-# What ships ---------------------------------------------------------------------------------------
+# The shipped package ------------------------------------------------------------------------------
 
 
 def test_the_core_depends_on_nothing() -> None:

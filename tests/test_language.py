@@ -46,8 +46,8 @@ PAGES: list[str] = [
 ]
 MOST_WORDS, MOST_COLUMNS = 25, 100
 
-# Each form that the pages do not use: a sentence with it, and what to write instead. The first one
-# is allowed in headings. The heads of tables are not read.
+# Each form that the pages do not use: a sentence with it, and the words to write instead. The first
+# one is allowed in headings. The heads of tables are not read.
 BARE = r"(?:^|[;:] )\W*(?:who|whoever|whom|whose|what|whatever)\b"
 BANNED = {
     BARE: (
@@ -73,7 +73,7 @@ BANNED = {
     ),
 }
 HEADING = re.compile(r"#+ ")
-# A command prints what stands between these comments of docs/guarantees.md.
+# A command prints the text between these comments of docs/guarantees.md.
 PRINTED = re.compile(r"<!-- (peers|loops) -->.*<!-- end of \1 -->", re.DOTALL)
 TABLE_HEAD = re.compile(r"^\|.*\n(?=\|[-|]+\|$)", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

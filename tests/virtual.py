@@ -1,8 +1,8 @@
 """Virtual time for our own stories: the clock of headgate.testing, shared by an event loop and a
 memory store.
 
-Here lives the moment at which stories begin, and what a thread does that waits: it sleeps in real
-time, or as a scheduler of tests makes it sleep. What blocks a thread is not helped by virtual time.
+Here live the moment at which stories begin, and the wait of a thread: it sleeps in real time, or as
+a scheduler of tests makes it sleep. Virtual time does not help against a blocked thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BEGINNING = 1_750_000_000_000_000  # microseconds: some moment of 2025, since a 
 
 
 class VirtualClock(ManualClock):
-    """Integer microseconds that move when they are told to: fit for `MemoryStore(clock=...)`."""
+    """Integer microseconds that move on command: fit for `MemoryStore(clock=...)`."""
 
     def __init__(self) -> None:
         super().__init__(start=BEGINNING // 1_000_000)

@@ -1,7 +1,7 @@
 """A world for a story: a store and the time that passes in it.
 
 In memory the time is virtual and a story may wait for hours; on Redis it is real, and a beat is
-milliseconds. A story is told once and runs in both.
+milliseconds. A test is written once and runs in both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class World:
 
     @property
     def place(self) -> dict[str, Any]:
-        """The world as the classics are told of it."""
+        """The world as arguments of the classics."""
         return {"store": self.store} if self.in_memory else {"redis_url": self.store}
 
     @property
@@ -86,8 +86,8 @@ def told(story: Story) -> Callable[..., None]:
 
 
 async def until(met: Callable[[Status], bool], limiter: Limiter) -> Status:
-    """The status once it is as it should be: what was sent without waiting takes a round trip to
-    arrive.
+    """The status once it is as it should be: an operation that was sent without waiting takes a
+    round trip to arrive.
     """
     status = await limiter.astatus()
     async with asyncio.timeout(long()):
@@ -103,7 +103,7 @@ async def waiting(limiter: Limiter, count: int) -> Status:
 
 
 async def at_rest(limiter: Limiter) -> Status:
-    """Go on when nobody waits and no permit is held (L6)."""
+    """Go on when no caller waits and no permit is held (L6)."""
     return await until(lambda status: status.waiting == 0 and held(status) == 0, limiter)
 
 

@@ -9,8 +9,8 @@
 --   index.
 -- ARGV: 1 microseconds for a token, 2 capacity, 3 session, 4 number of its call, 5 shifts it has
 --   received, 6 how many to reserve, 7... numbers to cancel.
--- Reply: session call shifts now first from shift..., the i-th reservation is at from + i * STEP, or
---   now.
+-- Reply: session call shifts now first from shift..., the i-th reservation is at from + i * STEP,
+--   or now.
 
 local HASH, AHEAD, SHIFTS = KEYS[1], KEYS[2], KEYS[3]
 local STEP, SIZE, SESSION, CALL = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])

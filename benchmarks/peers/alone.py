@@ -20,7 +20,7 @@ from benchmarks.stage import PERIOD, PLENTY, Maker, Opening, Stage
 SAY = b"return redis.call('PUBLISH', KEYS[1], '')"
 
 
-# A crowd that passes by headgate's own decision ------------------------------------------------
+# A crowd that passes by headgate's own decision ---------------------------------------------------
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def best(trial: Trial) -> int:
     return (trial.rules.requests or 1) * (int(trial.seconds // trial.rules.per) + 1)
 
 
-# The entrants: all in coroutines, since two of the peers know nothing else ---------------------
+# The entrants: all in coroutines, since two of the peers know nothing else ------------------------
 
 
 @asynccontextmanager
