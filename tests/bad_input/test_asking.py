@@ -86,7 +86,7 @@ def limiter(nowhere: str) -> Limiter:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cost", [None, *NO_INT], ids=shown)
-def test_what_is_no_int_is_no_cost(way: str, cost: Any, limiter: Limiter) -> None:
+def test_a_cost_that_is_no_int_is_refused(way: str, cost: Any, limiter: Limiter) -> None:
     """T7, F19."""
     for unit, units in (("", {}), ("tokens=", {"tokens": cost})):
         with pytest.raises(TypeError) as caught:
@@ -96,7 +96,7 @@ def test_what_is_no_int_is_no_cost(way: str, cost: Any, limiter: Limiter) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cost", NO_COUNT, ids=shown)
-def test_a_cost_is_above_zero_and_below_what_lua_can_count(
+def test_a_cost_below_1_or_above_the_numbers_of_lua_is_refused(
     way: str, cost: int, limiter: Limiter
 ) -> None:
     """T7, F19."""
@@ -128,7 +128,7 @@ def test_a_cost_needs_a_limit_that_counts_requests(nowhere: str) -> None:
 
 @pytest.mark.parametrize(("limits", "cost", "asked", "most"), NEVER, ids=str)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_cost_above_capacity_is_never_and_not_later(
+def test_a_cost_above_the_capacity_raises_the_error_for_never_at_once(
     way: str, limits: list[Any], cost: dict[str, int], asked: str, most: str, nowhere: str
 ) -> None:
     """T7: said at once, by the type for never, with the number, the limit and the way out; without
@@ -143,7 +143,9 @@ def test_a_cost_above_capacity_is_never_and_not_later(
 
 
 @pytest.mark.parametrize("max_sleep", [None, 0, 1e-6, 60])
-def test_no_patience_makes_never_possible(max_sleep: float | None, nowhere: str) -> None:
+def test_a_cost_above_the_capacity_is_refused_with_any_max_sleep(
+    max_sleep: float | None, nowhere: str
+) -> None:
     with pytest.raises(CostExceedsCapacityError):
         Limiter("api", Rate(10, per=1), store=nowhere, max_sleep=5).acquire(11, max_sleep=max_sleep)
 
@@ -153,7 +155,9 @@ def test_no_patience_makes_never_possible(max_sleep: float | None, nowhere: str)
 
 @pytest.mark.parametrize("way", WAITING)
 @pytest.mark.parametrize("value", NO_NUMBER, ids=shown)
-def test_what_is_no_number_is_no_max_sleep(way: str, value: Any, limiter: Limiter) -> None:
+def test_an_acquire_refuses_a_max_sleep_that_is_no_number(
+    way: str, value: Any, limiter: Limiter
+) -> None:
     with pytest.raises(TypeError) as caught:
         WAYS[way](limiter, max_sleep=value)
     assert_sentence(caught.value, f"acquire(max_sleep={shown(value)})", "None")
@@ -168,7 +172,7 @@ def test_a_max_sleep_is_finite_and_within_reason(way: str, value: float, limiter
 
 
 @pytest.mark.parametrize("way", ["try_acquire", "atry_acquire"])
-def test_a_try_has_no_patience_to_speak_of(way: str, limiter: Limiter) -> None:
+def test_try_acquire_refuses_a_max_sleep_and_names_acquire(way: str, limiter: Limiter) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         WAYS[way](limiter, max_sleep=1)
     assert_sentence(caught.value, "max_sleep=1", "limiter 'api'", "acquire")
@@ -222,7 +226,7 @@ class AsyncCall:
 
 @pytest.mark.parametrize("way", ["Limiter", *WAITING])
 @pytest.mark.parametrize("value", [5, "print", True, [print], Hostile()], ids=shown)
-def test_what_cannot_be_called_is_no_callback(
+def test_an_on_wait_that_cannot_be_called_is_refused(
     way: str, value: Any, limiter: Limiter, nowhere: str
 ) -> None:
     with pytest.raises(TypeError) as caught:
@@ -237,7 +241,7 @@ def test_what_cannot_be_called_is_no_callback(
     "value",
     [a_coroutine, partial(a_coroutine), AsyncCall(), an_async_generator, partial(a_generator)],
 )
-def test_a_callback_is_not_awaited(value: Any, limiter: Limiter) -> None:
+def test_an_on_wait_that_would_need_an_await_is_refused(value: Any, limiter: Limiter) -> None:
     with pytest.raises(TypeError) as caught:
         limiter.acquire(on_wait=value)
     assert_sentence(caught.value, "acquire(on_wait=", "does not await", "plain function")
@@ -245,7 +249,9 @@ def test_a_callback_is_not_awaited(value: Any, limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("way", ["try_acquire", "atry_acquire"])
 @pytest.mark.parametrize("option", ["max_sleep", "on_wait"])
-def test_a_try_takes_nothing_that_is_about_waiting(way: str, option: str, limiter: Limiter) -> None:
+def test_try_acquire_refuses_the_options_of_waiting_even_as_none(
+    way: str, option: str, limiter: Limiter
+) -> None:
     with pytest.raises(TypeError) as caught:
         WAYS[way](limiter, **{option: None})
     assert_sentence(caught.value, f"acquire({option}=None)", "a try never waits")
@@ -325,7 +331,7 @@ async def test_a_bad_settlement_changes_nothing(world: World) -> None:
         ("blocking", False, "try_acquire"),
     ],
 )
-def test_an_argument_of_another_librarys_acquire_names_ours(
+def test_the_error_for_another_librarys_argument_names_headgates(
     way: str, argument: str, value: Any, way_out: str, limiter: Limiter
 ) -> None:
     with pytest.raises(TypeError) as caught:
@@ -339,7 +345,7 @@ def test_a_unit_may_be_called_as_another_librarys_argument(name: str) -> None:
     assert not limiter.try_acquire(timeout=1)
 
 
-def test_a_limiter_is_no_container_of_its_keys(limiter: Limiter) -> None:
+def test_a_limiter_does_not_list_its_keys(limiter: Limiter) -> None:
     """Without this, Python would look for limiter[0], limiter[1] and so on."""
     way_out = 'Write limiter["key"] for the limiter of one key'
     with pytest.raises(TypeError) as asked:
@@ -352,7 +358,7 @@ def test_a_limiter_is_no_container_of_its_keys(limiter: Limiter) -> None:
     )
 
 
-def test_a_class_is_not_decorated(limiter: Limiter) -> None:
+def test_a_class_cannot_be_decorated(limiter: Limiter) -> None:
     class Client:
         pass
 

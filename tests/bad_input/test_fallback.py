@@ -28,12 +28,12 @@ def refused(
 
 
 @pytest.mark.parametrize("way", NO_WAY, ids=shown)
-def test_what_is_no_text_is_no_way(way: object, nowhere: str) -> None:
+def test_an_on_store_error_that_is_no_text_is_refused(way: object, nowhere: str) -> None:
     refused(TypeError, nowhere, f"Limiter(on_store_error={shown(way)})", on_store_error=way)
 
 
 @pytest.mark.parametrize("way", ["", "Open", "close", "local ", "x" * 10**6], ids=shown)
-def test_there_are_three_ways(way: str, nowhere: str) -> None:
+def test_on_store_error_takes_three_words_only(way: str, nowhere: str) -> None:
     refused(
         ValueError,
         nowhere,
@@ -44,7 +44,7 @@ def test_there_are_three_ways(way: str, nowhere: str) -> None:
 
 
 @pytest.mark.parametrize("value", NO_INT, ids=shown)
-def test_processes_are_an_int(value: object, nowhere: str) -> None:
+def test_processes_must_be_an_int(value: object, nowhere: str) -> None:
     refused(
         TypeError,
         nowhere,
@@ -55,7 +55,7 @@ def test_processes_are_an_int(value: object, nowhere: str) -> None:
 
 
 @pytest.mark.parametrize("value", NO_COUNT, ids=shown)
-def test_there_is_a_process_at_least(value: int, nowhere: str) -> None:
+def test_processes_must_be_at_least_1(value: int, nowhere: str) -> None:
     refused(
         ValueError,
         nowhere,
@@ -65,7 +65,7 @@ def test_there_is_a_process_at_least(value: int, nowhere: str) -> None:
     )
 
 
-def test_shares_need_a_number(nowhere: str) -> None:
+def test_local_shares_need_the_number_of_processes(nowhere: str) -> None:
     refused(
         TypeError, nowhere, "Limiter(on_store_error='local')", "processes=", on_store_error="local"
     )
@@ -74,7 +74,7 @@ def test_shares_need_a_number(nowhere: str) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"on_store_error": "raise"}, {"on_store_error": "open"}], ids=str
 )
-def test_only_shares_need_a_number(options: dict[str, Any], nowhere: str) -> None:
+def test_processes_without_local_shares_is_refused(options: dict[str, Any], nowhere: str) -> None:
     refused(
         TypeError, nowhere, "Limiter(processes=4)", "on_store_error='local'", processes=4, **options
     )
@@ -92,7 +92,7 @@ def test_only_shares_need_a_number(options: dict[str, Any], nowhere: str) -> Non
     ],
     ids=str,
 )
-def test_every_process_needs_one_at_least(limit: Any, nowhere: str) -> None:
+def test_a_limit_below_one_unit_for_each_process_is_refused(limit: Any, nowhere: str) -> None:
     refused(
         ValueError,
         nowhere,
@@ -105,7 +105,7 @@ def test_every_process_needs_one_at_least(limit: Any, nowhere: str) -> None:
     Limiter("x", limit, store=nowhere, on_store_error="local", processes=3)
 
 
-def test_a_memory_store_needs_sense_too() -> None:
+def test_a_memory_store_refuses_the_same_fallback_arguments() -> None:
     """Though it has no effect there: a call that works in one process is to work on Redis."""
     refused(ValueError, None, "on_store_error='close'", on_store_error="close")
     refused(TypeError, None, "Limiter(processes=4)", processes=4)

@@ -60,7 +60,7 @@ def assert_together(keys: frozenset[str]) -> None:
     assert {key_slot(key.encode()) for key in keys} == {key_slot(tags.pop().encode())}
 
 
-async def test_the_keys_of_a_name_share_its_hash_tag_and_are_nobody_elses(
+async def test_the_keys_of_a_name_share_its_hash_tag_and_belong_to_no_other_name(
     own_server: Server,
 ) -> None:
     """F19: Given hostile names and keys of limiters, when each is busy, then its keys are its own
@@ -87,7 +87,9 @@ async def test_the_keys_of_a_name_share_its_hash_tag_and_are_nobody_elses(
 
 
 @pytest.mark.parametrize("name", ["Semaphore/x", "TokenBucket/x", "x", "Semaphore%2Fx", "x:y"])
-async def test_kinds_of_one_name_have_keys_of_their_own(name: str, own_server: Server) -> None:
+async def test_limiters_semaphores_and_buckets_of_one_name_have_keys_of_their_own(
+    name: str, own_server: Server
+) -> None:
     """A semaphore, a bucket and a limiter of one name, and names that imitate them."""
     made: list[Any] = [
         Limiter(name, "5/second", store=own_server.url),

@@ -102,12 +102,14 @@ def refused(error: type[Exception], call: str, store: str, **bad: Any) -> None:
 
 @pytest.mark.parametrize(("call", "field"), COUNTS + BOUNDS)
 @pytest.mark.parametrize("value", NO_INT, ids=shown)
-def test_what_is_no_int_is_no_count(call: str, field: str, value: object, nowhere: str) -> None:
+def test_a_count_that_is_no_int_is_refused(
+    call: str, field: str, value: object, nowhere: str
+) -> None:
     refused(TypeError, call, nowhere, **{field: value})
 
 
 @pytest.mark.parametrize(("call", "field"), COUNTS)
-def test_a_count_cannot_be_left_open(call: str, field: str, nowhere: str) -> None:
+def test_a_count_that_is_none_is_refused(call: str, field: str, nowhere: str) -> None:
     refused(TypeError, call, nowhere, **{field: None})
 
 
@@ -122,7 +124,9 @@ def test_a_count_is_within_reason(call: str, field: str, value: int, nowhere: st
 
 @pytest.mark.parametrize(("call", "field"), TIMES + PATIENCE)
 @pytest.mark.parametrize("value", NO_NUMBER, ids=shown)
-def test_what_is_no_number_is_no_time(call: str, field: str, value: object, nowhere: str) -> None:
+def test_a_time_that_is_no_number_is_refused(
+    call: str, field: str, value: object, nowhere: str
+) -> None:
     refused(TypeError, call, nowhere, **{field: value})
 
 
@@ -136,11 +140,13 @@ def test_a_time_is_finite_and_within_reason(
 
 @pytest.mark.parametrize(("call", "field"), TIMES)
 @pytest.mark.parametrize("value", [0, 0.0, -0.0, 1e-9], ids=shown)
-def test_no_time_at_all_makes_no_sense(call: str, field: str, value: float, nowhere: str) -> None:
+def test_a_time_of_zero_or_nearly_zero_is_refused(
+    call: str, field: str, value: float, nowhere: str
+) -> None:
     refused(ValueError, call, nowhere, **{field: value})
 
 
-def test_a_refill_needs_its_frequency(nowhere: str) -> None:
+def test_a_bucket_without_a_refill_frequency_is_refused(nowhere: str) -> None:
     refused(TypeError, "TokenBucket", nowhere, refill_frequency=None)
 
 
@@ -153,16 +159,14 @@ def test_a_bucket_cannot_start_fuller_than_full(nowhere: str) -> None:
 @pytest.mark.parametrize(
     "value", [None, True, 1, b"cancel", ["cancel"], LeaseLostError, Hostile()], ids=shown
 )
-def test_what_is_no_word_does_not_say_what_becomes_of_a_lost_lease(
-    value: object, nowhere: str
-) -> None:
+def test_an_on_lost_that_is_no_text_is_refused(value: object, nowhere: str) -> None:
     refused(TypeError, "Limiter", nowhere, on_lost=value)
 
 
 @pytest.mark.parametrize(
     "value", ["", "Cancel", "cancel ", "raise", "x" * 10**6, "a\ud800b"], ids=shown
 )
-def test_only_two_words_say_what_becomes_of_a_lost_lease(value: str, nowhere: str) -> None:
+def test_on_lost_takes_two_words_only(value: str, nowhere: str) -> None:
     refused(ValueError, "Limiter", nowhere, on_lost=value)
 
 
@@ -171,7 +175,7 @@ def test_only_two_words_say_what_becomes_of_a_lost_lease(value: str, nowhere: st
 
 @pytest.mark.parametrize("call", NAMED)
 @pytest.mark.parametrize("name", NO_NAME, ids=shown)
-def test_a_name_is_text(call: str, name: object, nowhere: str) -> None:
+def test_a_limiter_refuses_a_name_that_is_no_text(call: str, name: object, nowhere: str) -> None:
     refused(TypeError, call, nowhere, name=name)
 
 
@@ -200,7 +204,7 @@ def test_a_key_is_text_of_1_to_256_bytes(key: Any, error: type[Exception], nowhe
     [None, 5, 5.0, NAN, True, b"5/s", ["5/s"], (Rate(1, 1),), Rate, Concurrency, Hostile()],
     ids=shown,
 )
-def test_what_is_no_limit_is_refused(limit: object, nowhere: str) -> None:
+def test_a_limiter_refuses_an_object_that_is_no_limit(limit: object, nowhere: str) -> None:
     with pytest.raises(TypeError) as caught:
         limiter(nowhere, limits=(limit,))
     assert_sentence(caught.value, "Limiter('x')", shown(limit), "'100/minute'")
@@ -263,14 +267,14 @@ def updated(way: str) -> str:
 @pytest.mark.parametrize(
     "limit", [None, 5, True, ["5/s"], Rate, Hostile(), "redis://localhost"], ids=shown
 )
-def test_what_is_no_limit_is_no_update(way: str, limit: Any, nowhere: str) -> None:
+def test_an_update_refuses_an_object_that_is_no_limit(way: str, limit: Any, nowhere: str) -> None:
     with pytest.raises(TypeError) as caught:
         UPDATES[way](limiter(nowhere), "5/second", limit)
     assert_sentence(caught.value, updated(way))
 
 
 @pytest.mark.parametrize("way", UPDATES)
-def test_an_update_has_limits_that_can_be(way: str, nowhere: str) -> None:
+def test_an_update_refuses_limits_that_a_limiter_refuses(way: str, nowhere: str) -> None:
     its = limiter(nowhere)
     with pytest.raises(ValueError, match="no limits") as caught:
         UPDATES[way](its)
@@ -303,7 +307,7 @@ def test_only_functions_are_decorated(function: Any, nowhere: str) -> None:
 # The other side: good input is sent ---------------------------------------------------------------
 
 
-async def test_good_input_comes_to_the_door(door: Door) -> None:
+async def test_good_input_is_sent_to_the_server(door: Door) -> None:
     """The foundation of the tests of this folder: when anything is sent, the door knows."""
     asking = asyncio.create_task(limiter(door.url).astatus())
     await asyncio.to_thread(door.knock)
@@ -313,19 +317,19 @@ async def test_good_input_comes_to_the_door(door: Door) -> None:
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, 1e-9, 0.5, 315_359_999], ids=shown)
 @pytest.mark.parametrize(("call", "field"), PATIENCE)
-def test_how_long_to_wait_is_up_to_the_caller(
+def test_any_max_sleep_and_retry_for_from_none_to_ten_years_is_accepted(
     call: str, field: str, value: float | None, nowhere: str
 ) -> None:
     MAKERS[call](nowhere, **{field: value})
 
 
-def test_infinity_is_said_by_none(nowhere: str) -> None:
+def test_an_infinite_max_sleep_is_refused_in_favour_of_none(nowhere: str) -> None:
     with pytest.raises(ValueError, match="pass None to wait as long as it takes"):
         limiter(nowhere, max_sleep=INF)
 
 
 @pytest.mark.parametrize("value", [-1, -0.5, NAN, INF, 315_360_000, True, "5", [5]], ids=shown)
-def test_a_store_is_retried_for_some_time(value: Any, nowhere: str) -> None:
+def test_a_retry_for_that_is_no_finite_time_is_refused(value: Any, nowhere: str) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         limiter(nowhere, retry_for=value)
     assert_sentence(caught.value, "Limiter(retry_for=")

@@ -182,7 +182,7 @@ def test_a_parameter_that_is_not_known_is_refused(url: str, parameter: str, way:
         "max_connections=5&protocol=3",
     ],
 )
-def test_what_redis_py_reads_in_a_url_is_known(words: str) -> None:
+def test_url_parameters_of_redis_py_are_accepted(words: str) -> None:
     """One URL serves all clients of a program; a setting of their pools has no meaning here."""
     for each in ("redis://h", "rediss://h", "redis+sentinel://h/mymaster"):
         Limiter("x", "5/second", store=f"{each}?{words}")
@@ -219,7 +219,7 @@ def test_a_mistyped_url_is_shown() -> None:
 
 
 @pytest.mark.parametrize("where", NO_URL)
-def test_a_url_that_makes_no_sense_is_refused_before_anybody_is_asked(where: str) -> None:
+def test_a_malformed_url_is_refused_before_any_server_is_asked(where: str) -> None:
     """The error does not show the wrong part: it may be half of a password."""
     for make in made(where):
         with pytest.raises(ValueError, match="store=") as caught:
@@ -230,7 +230,7 @@ def test_a_url_that_makes_no_sense_is_refused_before_anybody_is_asked(where: str
 
 
 @pytest.mark.parametrize("where", NO_FLEET)
-def test_a_url_of_a_fleet_that_makes_no_sense_is_refused_as_well(where: str) -> None:
+def test_a_malformed_url_of_sentinels_or_a_cluster_is_refused_as_well(where: str) -> None:
     form = where.partition("+")[2].partition(":")[0]
     for make in made(where):
         with pytest.raises(ValueError, match="store=") as caught:
@@ -240,7 +240,7 @@ def test_a_url_of_a_fleet_that_makes_no_sense_is_refused_as_well(where: str) -> 
 
 
 @pytest.mark.parametrize("where", NO_CLIENT, ids=shown)
-def test_what_is_neither_url_nor_client_is_refused(where: Any) -> None:
+def test_a_store_that_is_neither_a_url_nor_a_client_is_refused(where: Any) -> None:
     for make in made(where):
         with pytest.raises(TypeError) as caught:
             make()
@@ -285,7 +285,7 @@ def test_a_client_of_replicas_is_refused() -> None:
     assert_sentence(caught.value, "store=", "replicas", "master_for")
 
 
-def test_what_a_server_repeats_of_a_login_is_not_told() -> None:
+def test_an_error_does_not_repeat_the_login_that_a_server_repeats() -> None:
     """A server that knows no AUTH repeats the words that it was sent."""
     said = words(
         ResponseError(f"unknown command 'AUTH', with args beginning with: 'user' '{CANARY}'")
@@ -320,7 +320,7 @@ def test_a_primary_whose_address_is_forced_is_refused(
     assert_sentence(caught.value, "store=", "force_master_ip", "sentinel announce-ip")
 
 
-def test_a_check_of_certificates_that_we_cannot_make_is_not_dropped() -> None:
+def test_a_client_with_a_certificate_check_that_headgate_lacks_is_refused() -> None:
     client = redis.Redis(port=1, ssl=True, ssl_validate_ocsp=True, password=CANARY)
     with pytest.raises(TypeError) as caught:
         Limiter("x", "5/second", store=client)
@@ -334,7 +334,7 @@ def test_a_check_of_certificates_that_we_cannot_make_is_not_dropped() -> None:
         lambda **place: TokenBucket("x", 1, 1, 1, **place),
     ],
 )
-def test_two_places_are_one_too_many(make: Callable[..., Any]) -> None:
+def test_a_redis_url_and_a_store_together_are_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(TypeError) as caught:
         make(redis_url=f"redis://:{CANARY}@127.0.0.1:1/0", store="memory://")
     assert_sentence(caught.value, "redis_url", "store", "one of them")
@@ -352,7 +352,7 @@ def test_two_places_are_one_too_many(make: Callable[..., Any]) -> None:
         lambda url: Limiter("x", "5/second")(url),
     ],
 )
-def test_a_url_in_the_wrong_place_is_not_shown(make: Callable[[str], Any]) -> None:
+def test_a_url_in_the_wrong_argument_is_not_shown_in_the_error(make: Callable[[str], Any]) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         make(f"redis://user:{CANARY}@localhost:6379/0")
     assert_sentence(caught.value)
@@ -475,14 +475,12 @@ def assert_told(visit: Visit, url: str, place: str, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("visit", VISITS)
-def test_a_server_that_refuses_is_told_at_once(
-    visit: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_refused_connection_raises_at_once(visit: str, caplog: pytest.LogCaptureFixture) -> None:
     assert_told(VISITS[visit], f"redis://user:{CANARY}@127.0.0.1:1/0", "127.0.0.1:1/0", caplog)
 
 
 @pytest.mark.parametrize("visit", VISITS)
-def test_a_server_that_cannot_be_reached_is_told_within_the_connect_timeout(
+def test_an_unreachable_server_raises_within_the_connect_timeout(
     visit: str, black_hole: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"redis://user:{CANARY}@127.0.0.1:{black_hole}/2?socket_connect_timeout={TIMEOUT}"
@@ -490,7 +488,7 @@ def test_a_server_that_cannot_be_reached_is_told_within_the_connect_timeout(
 
 
 @pytest.mark.parametrize("visit", ["async with", "with", "an asyncio client", "a client"])
-def test_a_server_that_says_nothing_is_told_within_the_connect_timeout(
+def test_a_silent_server_raises_within_the_connect_timeout(
     visit: str, silence: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Logging in is part of connecting: a port that accepts and never answers is no server."""
@@ -513,7 +511,7 @@ def parrot() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("visit", ["async with", "with", "an asyncio client", "a client"])
-def test_a_server_that_repeats_the_login_is_told_without_it(
+def test_the_error_of_a_server_that_repeats_the_login_does_not_show_it(
     visit: str, parrot: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = f"127.0.0.1:{parrot.port}/0"
@@ -522,7 +520,7 @@ def test_a_server_that_repeats_the_login_is_told_without_it(
     assert_told(VISITS[visit], f"redis://user:{CANARY}@{place}", place, caplog)
 
 
-def test_a_socket_that_does_not_exist_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_socket_raises_at_once(caplog: pytest.LogCaptureFixture) -> None:
     assert_told(
         VISITS["async with"],
         f"unix://user:{CANARY}@/nowhere/redis.sock?db=1",
@@ -531,7 +529,9 @@ def test_a_socket_that_does_not_exist_is_told_at_once(caplog: pytest.LogCaptureF
     )
 
 
-def test_what_is_no_redis_is_told(silence: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_port_that_does_not_speak_tls_raises_in_time(
+    silence: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Something listens and does not speak TLS: a wrong scheme, the commonest of mistakes."""
     url = f"rediss://user:{CANARY}@127.0.0.1:{silence}/0?socket_connect_timeout={TIMEOUT}"
     assert_told(VISITS["async with"], url, f"127.0.0.1:{silence}/0", caplog)
@@ -552,7 +552,7 @@ def test_a_password_of_special_characters_is_percent_encoded(own_server: Server,
     assert limiter.try_acquire()
 
 
-def test_nothing_shows_the_password(redis_url: str, name: str) -> None:
+def test_no_repr_shows_the_password(redis_url: str, name: str) -> None:
     """No printed object shows it, neither before nor after the server was asked."""
     url = as_user(redis_url, "nobody", CANARY)
     limiter, semaphore, bucket = (
