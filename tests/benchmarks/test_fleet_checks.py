@@ -30,7 +30,7 @@ def test_permits_in_flight_are_counted_and_a_release_at_the_same_instant_comes_f
     assert checks.most_at_once([*one_by_one, grant(3, 0.5, 1.5)]) == 2
 
 
-def test_a_token_too_many_is_seen_in_any_interval() -> None:
+def test_the_check_finds_a_token_too_many_in_any_interval() -> None:
     """Given a burst of 2 and 10 a second, when three go at once, or a third comes 0.05 s later,
     then that is over.
     """
@@ -42,7 +42,7 @@ def test_a_token_too_many_is_seen_in_any_interval() -> None:
     )
 
 
-def test_who_is_overtaken_is_seen_within_a_session_and_by_the_places_of_the_server() -> None:
+def test_the_check_finds_overtaken_callers_within_a_session_and_by_place() -> None:
     in_order = [grant(5, caller="a:9:-"), grant(7, caller="a:10:-"), grant(6, caller="b:1:-")]
     assert checks.overtaken(in_order) == 0
     assert checks.overtaken([*in_order, grant(4, caller="a:11:-")]) == 1
@@ -50,7 +50,7 @@ def test_who_is_overtaken_is_seen_within_a_session_and_by_the_places_of_the_serv
     assert checks.overtaken_by_place(in_order, {"a:9:-": 1, "a:10:-": 2, "b:1:-": 3}) == (1, 3)
 
 
-def test_who_goes_before_the_booked_moment_is_seen() -> None:
+def test_the_check_finds_a_caller_that_goes_before_its_reserved_moment() -> None:
     assert checks.early([grant(1, granted=1.0, booked=SECOND)]) == 0
     assert checks.early([grant(1, granted=1.0, booked=SECOND + 1_000)]) == 1
 
@@ -64,11 +64,11 @@ def test_a_hand_off_is_reckoned_from_the_release_that_made_it_possible() -> None
     assert checks.busy(grants, 0.5, 1.5) == 0.5 + 1.0 + 0.25
 
 
-def test_the_share_that_goes_to_another_process() -> None:
+def test_the_share_of_grants_to_another_process_is_computed() -> None:
     assert checks.abroad([grant(1, process=0), grant(2, process=0), grant(3, process=1)]) == 0.5
 
 
-def test_a_small_fleet_is_never_over_and_nobody_is_overtaken(own_server: Server) -> None:
+def test_a_small_fleet_is_never_over_its_limits_and_keeps_the_order(own_server: Server) -> None:
     """Given two processes on two limits, when they crowd them for a moment, then all checks but
     those of speed hold.
     """

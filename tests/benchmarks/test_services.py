@@ -37,7 +37,9 @@ def test_every_client_takes_part() -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("client", ["httpx", "requests, threads"])
-def test_a_fleet_is_refused_nothing(client: str, redis_url: str, name: str) -> None:
+def test_the_service_refuses_no_call_of_a_limited_fleet(
+    client: str, redis_url: str, name: str
+) -> None:
     """S1: given two processes and a service that bears so many at once, then it has refused no
     call, and counts as they do.
     """
@@ -59,7 +61,7 @@ def test_a_fleet_is_refused_nothing(client: str, redis_url: str, name: str) -> N
         (100, {"requests": 1}, 10.0, False),
     ],
 )
-def test_what_is_promised(
+def test_a_run_is_as_promised_without_refusals_and_within_3_percent(
     answered: int, refused: dict[str, int], seconds: float, met: bool
 ) -> None:
     """All answered, no 429, and at most 3 % over the best time."""
@@ -68,7 +70,7 @@ def test_what_is_promised(
     assert services.as_promised(told, 100, 10.0) is met
 
 
-def test_what_came_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_a_broken_promise(capsys: pytest.CaptureFixture[str]) -> None:
     services.show(
         {"httpx": Told(Counter({200: 99, 429: 1}), 100, Counter(requests=1), 20, 10.5)},
         100,
@@ -82,7 +84,9 @@ def test_what_came_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_row_that_nobody_knows_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_row_is_refused_with_the_list_of_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert services.main(["--rows", "curl"]) == 2
     assert "there are: aiohttp; anthropic; " in capsys.readouterr().out
 
@@ -98,7 +102,7 @@ def test_a_row_that_cannot_be_measured_loses_no_other(capsys: pytest.CaptureFixt
     assert "curl: NOT MEASURED" in capsys.readouterr().out
 
 
-def test_what_was_called_before_the_run_is_forgotten() -> None:
+def test_the_service_forgets_calls_from_before_the_run() -> None:
     """By the service: its limits are whole again, and nothing was counted."""
     with child(serve, Rules(1, per=3600)) as service:
         url = heard(service)
@@ -131,7 +135,9 @@ def trial(entrant: str, store: str, name: str) -> Trial:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("entrant", ["no limiter", "headgate, adopt=True"])
-def test_a_fleet_with_limits_twice_too_high(entrant: str, redis_url: str, name: str) -> None:
+def test_a_fleet_with_limits_twice_too_high_adopts_the_right_ones(
+    entrant: str, redis_url: str, name: str
+) -> None:
     """Then the service answers five. Through headgate it gets five others at most, although twenty
     callers want more.
     """
@@ -169,7 +175,7 @@ def test_a_fleet_has_settled_when_hardly_anything_is_refused() -> None:
     assert told(answered, []).share == 1.0
 
 
-def test_what_came_of_wrong_limits_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_the_effect_of_wrong_limits(capsys: pytest.CaptureFixture[str]) -> None:
     services.show_wrong(
         {
             "aiolimiter": Outcome(450, 70, 16.5, None, 600),

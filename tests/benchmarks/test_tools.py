@@ -33,7 +33,7 @@ def outcome(goal: Goal, **seconds: float) -> Outcome:
     return Outcome(Row("key", "work of {times}", 10, contestants, goal=goal), 10, results)
 
 
-def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
+def test_a_goal_is_shown_beside_its_measured_figure() -> None:
     """Given a peer 12 times as slow and a floor twice as quick, then 10 times ahead is reached, and
     below is not.
     """
@@ -54,8 +54,8 @@ def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
     assert (below.goal, below.reached) == ("below floor", False)
 
 
-def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
-    """Given a floor only 5 times ahead of the peer, then each library misses a goal of 10, not of 4."""
+def test_a_goal_beyond_the_floor_is_reported_with_the_floor() -> None:
+    """Given a floor only 5 times ahead of the peer, then a goal of 10 is beyond it, and 4 not."""
     beyond, missed = goals.lines_of(
         [
             outcome(
@@ -68,7 +68,7 @@ def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
     assert (missed.reached, missed.verdict) == (False, "NOT REACHED")
 
 
-def test_of_several_floors_the_highest_counts() -> None:
+def test_the_highest_of_several_floors_counts() -> None:
     """Given a floor 20 times ahead of the peer, and one that does more of the work, 8 times ahead,
     then 10 is out of reach.
     """
@@ -89,7 +89,7 @@ def test_of_several_floors_the_highest_counts() -> None:
     )
 
 
-def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server) -> None:
+def test_the_script_alone_grants_to_a_crowd(own_server: Server) -> None:
     """Given five tasks and room for them, when the script alone decides, then it grants five."""
     with Redis.from_url(own_server.url) as server, asyncio.Runner() as runner:
         stage = Stage(own_server.url, runner, "alone")
@@ -102,7 +102,7 @@ def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server) -> None:
         )
 
 
-def test_a_crowd_that_holds_gives_back_what_it_held(own_server: Server) -> None:
+def test_a_crowd_gives_all_its_permits_back(own_server: Server) -> None:
     """Given two crowds of five, one after the other, when all have left, then no permit is held."""
     with Redis.from_url(own_server.url) as server, asyncio.Runner() as runner:
         stage = Stage(own_server.url, runner, "alone")
@@ -124,9 +124,7 @@ def test_a_goal_that_cannot_be_measured_is_neither_reached_nor_missed() -> None:
 
 
 @pytest.mark.parametrize("work", ["lost reply: a token", "order, connections killed"])
-async def test_headgate_comes_through_the_faults_of_the_peers(
-    own_server: Server, work: str
-) -> None:
+async def test_headgate_passes_the_fault_works_of_the_peers(own_server: Server, work: str) -> None:
     """F24, F26, S6: headgate under the faults of python -m benchmarks.faults."""
     (ours,) = works.entrants(OURS.name)
     assert (
@@ -142,7 +140,7 @@ def test_the_connections_of_a_process_do_not_grow_with_its_waiters(own_server: S
 
 
 @pytest.mark.parametrize("entrant", [OURS, handoff.ENTRANTS[-1]], ids=lambda entrant: entrant.name)
-def test_a_permit_goes_to_and_fro_between_two_processes(
+def test_a_permit_is_handed_over_three_times_between_two_processes(
     own_server: Server, entrant: Entrant
 ) -> None:
     handed = handoff.handed_over(entrant, own_server.url, "to-and-fro", times=3)
@@ -151,7 +149,7 @@ def test_a_permit_goes_to_and_fro_between_two_processes(
     assert min(handed.seconds) > 0
 
 
-async def test_every_kind_of_call_is_told_apart(own_server: Server) -> None:
+async def test_the_log_of_the_server_shows_each_kind_of_call(own_server: Server) -> None:
     """Given a few waiters and a few holders, when three cycles are read from the log, then each
     kind is there three times.
     """
@@ -188,7 +186,7 @@ def test_a_key_without_a_ttl_is_found(own_server: Server) -> None:
 
 
 @pytest.mark.proof
-def test_nothing_is_left_of_keys_after_their_ttl(
+def test_no_key_is_left_after_its_ttl(
     own_server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """S8, L6: and the script of the process that leaves them behind has the shortened constants."""
