@@ -129,14 +129,16 @@ def first(kind: type[Any]) -> dict[str, Any]:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("place", ["redis", "this process"])
-def test_a_script_of_theirs_runs_here(place: str, name: str, redis_url: str) -> None:
+def test_a_script_for_the_original_library_runs_unchanged(
+    place: str, name: str, redis_url: str
+) -> None:
     """With every warning an error, in a process of its own."""
     where = [redis_url] if place == "redis" else []
     assert finished(SCRIPT, name, *where).splitlines() == SAID
 
 
 @pytest.mark.parametrize("kind", THEIRS)
-def test_every_keyword_of_theirs_is_taken(kind: type[Any]) -> None:
+def test_every_keyword_of_the_original_library_is_accepted(kind: type[Any]) -> None:
     parameters = inspect.signature(kind).parameters
 
     assert [keyword for keyword in THEIRS[kind] if keyword not in parameters] == []
@@ -149,7 +151,7 @@ def test_every_keyword_of_theirs_is_taken(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)
-def test_what_they_tell_about_themselves_is_told(kind: type[Any]) -> None:
+def test_the_attributes_of_the_original_library_are_there(kind: type[Any]) -> None:
     made = kind(**first(kind))
     assert {each: getattr(made, each) for each in ATTRIBUTES[kind]} == {
         each: first(kind)[each] for each in ATTRIBUTES[kind]
@@ -157,7 +159,7 @@ def test_what_they_tell_about_themselves_is_told(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)
-def test_attributes_are_read_only_as_theirs_are(kind: type[Any]) -> None:
+def test_attributes_are_read_only(kind: type[Any]) -> None:
     made = kind(**first(kind))
     for attribute in ATTRIBUTES[kind]:
         with pytest.raises(AttributeError, match=attribute):
@@ -191,14 +193,14 @@ def test_messages_name_a_classic_as_the_user_wrote_it(name: str) -> None:
     assert "max_waiters" not in said
 
 
-def test_no_expiry_is_theirs() -> None:
+def test_an_expiry_of_none_means_30_seconds() -> None:
     """They have None there by default, and take it for thirty seconds."""
     assert Semaphore("x", 1, expiry=None).expiry == Semaphore("x", 1).expiry == 30
 
 
 @pytest.mark.parametrize("kind", THEIRS)
 @pytest.mark.parametrize("size", [0, -1, True, "15", 1.5])
-def test_a_pool_that_could_not_be_is_refused(kind: type[Any], size: object) -> None:
+def test_an_impossible_connection_pool_size_is_refused(kind: type[Any], size: object) -> None:
     """One connection serves all callers here, so the number is not used. A nonsensical number is an
     error all the same.
     """
@@ -206,7 +208,7 @@ def test_a_pool_that_could_not_be_is_refused(kind: type[Any], size: object) -> N
         kind(**{**first(kind), "connection_pool_size": size})
 
 
-def test_the_names_they_import_are_there() -> None:
+def test_the_names_that_scripts_import_are_there() -> None:
     for imported in ("Semaphore", "TokenBucket", "MaxSleepExceededError", "RedisError"):
         assert imported in headgate.__all__
     assert RedisError is StoreError

@@ -29,14 +29,14 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_it_takes_two_numbers() -> None:
+def test_a_rate_limiter_takes_a_rate_and_a_concurrency() -> None:
     assert list(inspect.signature(RateLimiter).parameters) == ["rate_limit", "concurrency_limit"]
     limiter = RateLimiter(20, 5)
     assert (limiter.rate_limit, limiter.concurrency_limit) == (20, 5)
     assert "RateLimiter" in repr(limiter)
 
 
-def test_a_burst_then_the_rate(in_time: Told) -> None:
+def test_a_rate_limiter_passes_a_burst_and_then_its_rate(in_time: Told) -> None:
     """T1, T2: the first second's tokens are there at once, and then one comes every twentieth of a
     second.
     """
@@ -55,7 +55,7 @@ def test_a_burst_then_the_rate(in_time: Told) -> None:
     in_time(story())
 
 
-def test_never_more_at_once_than_its_concurrency(in_time: Told) -> None:
+def test_a_rate_limiter_never_exceeds_its_concurrency(in_time: Told) -> None:
     """S1, S6: five at once although the rate would allow more, in order."""
 
     async def story() -> None:
@@ -77,7 +77,7 @@ def test_never_more_at_once_than_its_concurrency(in_time: Told) -> None:
     in_time(story())
 
 
-def test_who_waits_for_a_place_uses_no_token(in_time: Told) -> None:
+def test_a_caller_that_waits_for_a_permit_uses_no_token(in_time: Told) -> None:
     """The semaphore comes before the token: with slow calls, tokens are there when the
     places are.
     """
@@ -123,7 +123,7 @@ def test_errors_and_cancellations_give_the_place_back(in_time: Told) -> None:
     in_time(story())
 
 
-def test_each_limiter_is_its_own(in_time: Told) -> None:
+def test_two_rate_limiters_share_nothing(in_time: Told) -> None:
     async def story() -> None:
         async with RateLimiter(1, 1).throttle(), RateLimiter(1, 1).throttle():
             assert now() == 0.0
@@ -131,7 +131,7 @@ def test_each_limiter_is_its_own(in_time: Told) -> None:
     in_time(story())
 
 
-def test_it_can_be_entered_again_and_again_and_by_threads() -> None:
+def test_a_rate_limiter_can_be_entered_again_and_by_threads() -> None:
     limiter = RateLimiter(1000, 1)
     throttle = limiter.throttle()
 

@@ -21,7 +21,7 @@ from tests.servers import Server
 from tests.world import HOUR, LONG, World, soon, told, waiting
 
 
-def test_it_takes_what_it_has_always_taken() -> None:
+def test_the_positional_arguments_of_a_semaphore_stay_the_same() -> None:
     """Names, order and defaults of the positional arguments."""
     parameters = inspect.signature(Semaphore).parameters.values()
 
@@ -37,7 +37,7 @@ def test_it_takes_what_it_has_always_taken() -> None:
     ]
 
 
-def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) -> None:
+def test_a_semaphore_is_made_by_position_or_by_keyword(name: str, redis_url: str) -> None:
     """The order is that of self-limiters 0.4."""
     by_position = Semaphore(name, 5, 60, 20, redis_url, 15, max_position=3)
     by_keyword = Semaphore(
@@ -51,7 +51,7 @@ def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) ->
 
 
 @told
-async def test_never_more_than_its_capacity_and_in_order(world: World) -> None:
+async def test_a_semaphore_never_exceeds_its_capacity_and_keeps_the_order(world: World) -> None:
     """S1, S6: twelve callers, three at once, in the order of arrival."""
     semaphore = Semaphore(world.name, 3, **world.place)
     inside: set[int] = set()
@@ -71,7 +71,7 @@ async def test_never_more_than_its_capacity_and_in_order(world: World) -> None:
 
 
 @told
-async def test_it_is_reusable(world: World) -> None:
+async def test_a_semaphore_can_be_entered_again_and_again(world: World) -> None:
     """`while True: async with queue: ...`, as the documentation of the original has it."""
     queue = Semaphore(name=world.name, capacity=1, max_sleep=LONG, **world.place)
     rounds = 0
@@ -125,7 +125,7 @@ def test_the_turn_goes_from_process_to_process_in_order(name: str, redis_url: st
     asyncio.run(story())
 
 
-def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
+def test_a_semaphore_without_a_store_lives_in_this_process(name: str) -> None:
     with Semaphore(name, 1):
         assert queue_of(declared(Semaphore(name, 1, store="memory://"))) is queue_of(
             declared(Semaphore(name, 1))
@@ -135,7 +135,9 @@ def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis, str])
-async def test_store_takes_what_a_limiter_takes(kind: Any, name: str, redis_server: Server) -> None:
+async def test_the_store_of_a_semaphore_may_be_a_url_or_a_client(
+    kind: Any, name: str, redis_server: Server
+) -> None:
     """The user's own client of either kind, or a URL: all lead to one state."""
     redis_url = redis_server.user_url
     where = redis_url if kind is str else kind.from_url(redis_url)
@@ -164,7 +166,7 @@ async def test_a_bucket_of_the_same_name_is_something_else(world: World) -> None
 
 @pytest.mark.parametrize("max_sleep", [None, 0, 0.0])
 @told
-async def test_without_max_sleep_it_waits_as_long_as_it_takes(
+async def test_a_caller_of_a_semaphore_without_max_sleep_waits_as_long_as_it_takes(
     world: World, max_sleep: float | None
 ) -> None:
     """None and 0 both say so."""
@@ -206,7 +208,7 @@ async def test_a_wait_shorter_than_max_sleep_is_waited(world: World) -> None:
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 @told
-async def test_max_position_refuses_at_once_whoever_has_more_before_it(
+async def test_max_position_refuses_at_once_a_caller_with_more_waiters_before_it(
     world: World, position: int
 ) -> None:
     """With 0 before me I may wait; with more than `max_position` I am told so immediately."""
@@ -240,7 +242,7 @@ async def test_an_error_in_the_body_gives_the_place_back(world: World) -> None:
 
 
 @told
-async def test_who_gives_up_waiting_is_forgotten(world: World) -> None:
+async def test_a_waiter_that_gives_up_is_forgotten(world: World) -> None:
     semaphore = Semaphore(world.name, 1, **world.place)
     async with semaphore:
         with pytest.raises(TimeoutError):

@@ -13,7 +13,7 @@ from headgate import MaxSleepExceededError, TokenBucket
 from tests.world import HOUR, World, told
 
 
-def test_it_takes_what_it_has_always_taken() -> None:
+def test_the_positional_arguments_of_a_bucket_stay_the_same() -> None:
     """Names, order and defaults of the positional arguments."""
     parameters = inspect.signature(TokenBucket).parameters.values()
 
@@ -30,7 +30,7 @@ def test_it_takes_what_it_has_always_taken() -> None:
     ]
 
 
-def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) -> None:
+def test_a_bucket_is_made_by_position_or_by_keyword(name: str, redis_url: str) -> None:
     """The order is that of self-limiters 0.4."""
     by_position = TokenBucket(name, 10, 0.5, 2, redis_url, 60, 15, initial_tokens=3)
     by_keyword = TokenBucket(
@@ -79,7 +79,7 @@ def assert_passed(world: World, passed: list[tuple[int, float]], beats: list[int
 
 
 @told
-async def test_a_burst_and_then_steps(world: World) -> None:
+async def test_a_bucket_passes_a_burst_and_then_whole_refills(world: World) -> None:
     """T1, T3: three at once, then two with every refill."""
     bucket = TokenBucket(world.name, 3, world.beat, 2, **world.place)
 
@@ -87,7 +87,7 @@ async def test_a_burst_and_then_steps(world: World) -> None:
 
 
 @told
-async def test_one_after_another(world: World) -> None:
+async def test_a_bucket_for_one_token_passes_one_caller_at_each_refill(world: World) -> None:
     """T2: the bucket of the documentation: one token, one refill, and a queue that moves once in
     `refill_frequency`.
     """
@@ -109,7 +109,7 @@ async def test_a_refill_beyond_the_capacity_is_lost(world: World) -> None:
     ("initial", "beats"), [(0, [1, 2, 3]), (1, [0, 1, 2]), (2, [0, 0, 1]), (None, [0, 0, 0])]
 )
 @told
-async def test_initial_tokens_are_what_a_new_bucket_holds(
+async def test_a_new_bucket_holds_its_initial_tokens(
     world: World, initial: int | None, beats: list[int]
 ) -> None:
     bucket = TokenBucket(world.name, 3, world.beat, 1, initial_tokens=initial, **world.place)
@@ -148,7 +148,7 @@ async def test_as_many_instances_as_callers_are_one_bucket(world: World) -> None
     assert_passed(world, passed, [0, 0, 1, 1, 2, 2, 3])
 
 
-def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
+def test_a_bucket_without_a_store_lives_in_this_process(name: str) -> None:
     with TokenBucket(name, 1, HOUR, 1):
         pass
 
@@ -160,7 +160,7 @@ def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
 
 
 @told
-async def test_who_gives_up_waiting_leaves_the_tokens_to_those_behind(world: World) -> None:
+async def test_a_waiter_that_gives_up_leaves_its_tokens_to_those_behind(world: World) -> None:
     """T5: six wait for one token a beat, every other one gives up: the rest take half as long."""
     bucket = TokenBucket(world.name, 1, 2 * world.beat, 1, initial_tokens=0, **world.place)
     passed: list[tuple[int, float]] = []
@@ -182,7 +182,7 @@ async def test_who_gives_up_waiting_leaves_the_tokens_to_those_behind(world: Wor
 
 
 @told
-async def test_it_is_reusable(world: World) -> None:
+async def test_a_bucket_can_be_entered_again_and_again(world: World) -> None:
     bucket = TokenBucket(world.name, 100, HOUR, 1, **world.place)
     rounds = 0
 
@@ -221,7 +221,7 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(
 
 
 @told
-async def test_max_sleep_counts_those_who_wait_before(world: World) -> None:
+async def test_max_sleep_counts_the_waiters_before_the_caller(world: World) -> None:
     """Three wait one, two and three hours. A fourth, which would wait four and is willing to wait
     three, is refused.
     """
@@ -243,7 +243,7 @@ async def test_max_sleep_counts_those_who_wait_before(world: World) -> None:
 
 @pytest.mark.parametrize("max_sleep", [None, 0, 0.0])
 @told
-async def test_without_max_sleep_it_waits_as_long_as_it_takes(
+async def test_a_caller_of_a_bucket_without_max_sleep_waits_as_long_as_it_takes(
     world: World, max_sleep: float | None
 ) -> None:
     bucket = TokenBucket(
@@ -255,7 +255,7 @@ async def test_without_max_sleep_it_waits_as_long_as_it_takes(
 
 
 @told
-async def test_leaving_gives_no_token_back(world: World) -> None:
+async def test_a_caller_that_leaves_gives_no_token_back(world: World) -> None:
     bucket = TokenBucket(world.name, 1, HOUR, 1, max_sleep=world.beat, **world.place)
     with pytest.raises(ZeroDivisionError):
         async with bucket:
