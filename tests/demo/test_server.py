@@ -37,7 +37,7 @@ class Door:
         return dict(self._keeper.verdicts)
 
 
-def test_admits_the_amount_and_refuses_one_more_in_the_same_second() -> None:
+def test_the_server_admits_its_amount_and_refuses_one_more_in_the_same_second() -> None:
     door = Door(amount=3, at_once=100)
 
     verdicts = [door.visit(at) for at in (0, 10, 20, 30)]
@@ -67,7 +67,7 @@ def test_a_burst_at_the_end_of_a_second_forbids_one_at_the_start_of_the_next() -
     assert door.visit(1995) == "ok"
 
 
-def test_a_refused_call_does_not_count_so_knocking_does_not_keep_the_door_shut() -> None:
+def test_a_refused_call_does_not_count() -> None:
     door = Door(amount=1, at_once=100)
     door.visit(0)
 
@@ -77,7 +77,7 @@ def test_a_refused_call_does_not_count_so_knocking_does_not_keep_the_door_shut()
     assert door.visit(1000) == "ok"
 
 
-def test_no_more_than_so_many_are_inside_at_once_and_a_leaver_makes_room_at_once() -> None:
+def test_the_server_admits_as_many_at_once_as_its_limit_and_a_leaver_makes_room() -> None:
     door = Door(amount=100, at_once=2)
     door.arrive(0)
     door.arrive(0)
@@ -133,9 +133,7 @@ def test_when_calls_are_slow_it_is_the_concurrency_that_sets_the_ideal_time() ->
     assert ideal_time(50, rules) == pytest.approx(20.0)
 
 
-def test_the_strict_door_refuses_nobody_on_the_ideal_schedule_and_somebody_on_a_faster_one() -> (
-    None
-):
+def test_the_server_refuses_calls_only_on_a_schedule_faster_than_the_ideal() -> None:
     def refused(period: int) -> int:
         door = Door(amount=20, at_once=20)
         verdicts = [door.visit(batch * period) for batch in range(3) for _ in range(20)]
