@@ -155,7 +155,7 @@ def test_the_classics_have_the_names_that_the_readme_imports() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=title)
-def test_every_link_leads_somewhere(path: Path) -> None:
+def test_no_link_of_a_document_is_broken(path: Path) -> None:
     broken = [
         target
         for target in LINK.findall(without_blocks(path.read_text()))
@@ -185,7 +185,7 @@ def slug(heading: str) -> str:
 @pytest.mark.parametrize(
     "row", table_after(ROOT / "docs/limits.md", "table: text, limit"), ids=lambda row: row[0]
 )
-def test_every_text_is_the_limit_beside_it(row: list[str]) -> None:
+def test_every_text_in_the_table_parses_to_the_limit_beside_it(row: list[str]) -> None:
     text, limit = (cell.strip("`") for cell in row)
     assert parse_limit(text) == eval(limit, vars(headgate).copy())
 
@@ -239,7 +239,7 @@ def test_a_user_with_these_rights_can_do_everything(own_server: Server, name: st
     [{"+fcall": "+evalsha", "+function|load": "+eval"}, {"+function|load": "+evalsha +eval"}],
     ids=str,
 )
-def test_a_user_who_may_not_load_functions_is_served_by_scripts(
+def test_a_user_without_the_right_to_load_functions_is_served_by_scripts(
     changed: dict[str, str], own_server: Server, name: str
 ) -> None:
     """F29: given the other rights that the document names, or a right to call functions that no

@@ -137,7 +137,7 @@ def test_the_example_runs_on_a_server(example: str, redis_url: str) -> None:
     check(run(example, redis_url), example)
 
 
-def test_the_fleet_asks_where_the_server_is() -> None:
+def test_the_fleet_example_needs_a_server_url() -> None:
     done = run("fleet")
     assert done.returncode == 1
     assert "redis://localhost:6379" in done.stderr
@@ -145,7 +145,7 @@ def test_the_fleet_asks_where_the_server_is() -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("example", WITH_A_SERVER)
-def test_a_server_that_is_not_there_is_said_in_a_sentence(example: str) -> None:
+def test_a_missing_server_is_reported_in_one_sentence(example: str) -> None:
     done = run(example, "redis://:canary@127.0.0.1:1")
     assert done.returncode != 0
     assert "127.0.0.1:1" in done.stderr

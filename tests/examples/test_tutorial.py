@@ -61,7 +61,7 @@ def test_only_the_tutorial_has_programs_and_it_runs_each_of_them() -> None:
 
 
 @pytest.mark.proof
-def test_the_programs_print_what_the_page_says(own_server: Server, tmp_path: Path) -> None:
+def test_the_programs_print_the_output_on_the_page(own_server: Server, tmp_path: Path) -> None:
     """Given the service and a Redis server, each program prints the lines below its command."""
     changes = {PORT: str(free_port()), SERVER: own_server.url}
     for name, source in programs(TUTORIAL).items():
