@@ -82,7 +82,7 @@ def test_a_bucket_never_refills_faster_than_declared(
 
 
 @given(tokens, periods, st.none() | amounts, st.booleans())
-def test_a_bucket_counts_with_numbers_that_lua_can_count_with(
+def test_a_bucket_uses_numbers_that_are_exact_in_lua(
     amount: float, per: float, capacity: int | None, steps: bool
 ) -> None:
     """T11: given any rate, then a full bucket, a queue of 256 of them and a tick's gain are exact
@@ -153,7 +153,7 @@ def test_a_bucket_in_steps_ticks_once_a_period() -> None:
 # Slack --------------------------------------------------------------------------------------------
 
 
-def test_slack_lengthens_the_period_of_what_slides() -> None:
+def test_slack_lengthens_the_period_of_rates_and_windows() -> None:
     """T1: calls that leave one period apart may arrive closer. A user who knows by how much
     declares it, and the limit is stricter.
     """
@@ -164,7 +164,7 @@ def test_slack_lengthens_the_period_of_what_slides() -> None:
     assert window.per == 1_500_000
 
 
-def test_slack_is_kept_clear_at_the_end_of_what_is_fixed() -> None:
+def test_slack_closes_a_quota_before_its_window_ends() -> None:
     rule = rule_of(Quota(3, per=60, anchor=90, slack=0.5))
 
     assert isinstance(rule, FixedWindowRule)
@@ -190,7 +190,7 @@ def test_a_declaration_is_read_back_as_it_was_written(limits: list[Limit]) -> No
         assert rule.left(START) == fresh.left(START)
 
 
-def test_a_declaration_knows_what_an_acquire_takes_of_each_rule() -> None:
+def test_a_declaration_knows_the_cost_of_an_acquire_for_each_rule() -> None:
     """Each unit that is not named has its default: one request, one permit, and nothing of any
     other unit.
     """
@@ -217,7 +217,7 @@ def test_a_declaration_knows_what_an_acquire_takes_of_each_rule() -> None:
         ([Concurrency(1), Window(1, per=1)], True, False, 30_000_000),
     ],
 )
-def test_a_declaration_knows_what_it_promises(
+def test_a_declaration_knows_whether_it_holds_is_timeless_and_its_lease(
     limits: list[Limit], holds: bool, timeless: bool, lease: int
 ) -> None:
     declared = Declaration(rules_of(limits))
@@ -232,7 +232,7 @@ def test_a_capacity_is_that_of_the_narrowest_rule_of_a_unit() -> None:
     assert declared.capacity == {"requests": 10}
 
 
-def test_permits_are_slots_of_their_unit() -> None:
+def test_a_concurrency_limit_becomes_a_rule_of_its_unit() -> None:
     rule = rule_of(Concurrency(5, lease=1.5, unit="mb"))
 
     assert isinstance(rule, ConcurrencyRule)
@@ -263,7 +263,7 @@ def test_a_limit_that_is_read_from_its_rule_becomes_the_same_rule(limit: Limit) 
 
 
 @pytest.mark.parametrize("initial", [None, 0, 5])
-def test_a_rate_that_is_read_from_its_rule_names_what_it_began_with_unless_it_was_full(
+def test_a_rate_read_from_its_rule_names_its_initial_tokens_unless_it_was_full(
     initial: int | None,
 ) -> None:
     """The rate in a status is as short as a user would write it."""

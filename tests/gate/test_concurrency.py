@@ -92,7 +92,7 @@ def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(
     assert ward.gate.rules[0].left(START) == ward.capacity
 
 
-def test_after_a_cut_nobody_passes_until_enough_are_gone() -> None:
+def test_after_a_cut_no_caller_passes_until_enough_have_left() -> None:
     """S1: given three holders, when the capacity is cut to one, then the next one passes when the
     third has left.
     """
@@ -126,7 +126,7 @@ def test_a_large_cost_at_the_head_is_not_passed_by_small_ones() -> None:
     assert [caller for caller, _ in gate.advance(START)] == ["large"]
 
 
-def test_only_a_release_can_help_and_nobody_knows_when() -> None:
+def test_a_refusal_for_held_permits_names_no_moment() -> None:
     """T4, T8: given that all is held, when a caller may not wait, then it is refused for now, and
     nothing has changed.
     """
@@ -141,7 +141,7 @@ def test_only_a_release_can_help_and_nobody_knows_when() -> None:
     assert same(gate, before)
 
 
-def test_what_is_held_is_not_settled_and_not_forgotten() -> None:
+def test_a_held_permit_is_neither_settled_nor_forgotten() -> None:
     """S1, S8: given a holder, when its call settles and time passes, then its permit is held until
     the release.
     """
@@ -169,7 +169,7 @@ def test_a_permit_lives_as_long_as_the_shortest_lease(leases: tuple[float, float
     assert declared.lease == 5_000_000
 
 
-def test_the_short_way_in_is_as_narrow_as_the_long_way() -> None:
+def test_admit_passes_as_many_callers_as_there_are_permits() -> None:
     """S1: given room for two, when four come by the short way, then two are in."""
     rule = ConcurrencyRule("permits", 2, 30_000_000)
 
@@ -177,7 +177,7 @@ def test_the_short_way_in_is_as_narrow_as_the_long_way() -> None:
     assert rule.left(START) == 0
 
 
-def test_a_child_of_a_fork_holds_nothing_and_owes_what_was_counted() -> None:
+def test_a_child_of_a_fork_holds_nothing_and_keeps_the_counts_of_rates() -> None:
     """S7: given a holder, a waiter and a rate, when the process forks, then the child has all
     permits and the rate's count.
     """
@@ -192,7 +192,7 @@ def test_a_child_of_a_fork_holds_nothing_and_owes_what_was_counted() -> None:
     assert isinstance(gate.acquire(START, "asks", {"mb": 2}, max_sleep=0), Grant)
 
 
-def test_over_says_that_a_cut_is_not_worked_off_yet() -> None:
+def test_over_is_true_until_enough_holders_have_left_after_a_cut() -> None:
     """S1: given two holders and a capacity cut to one, then more is held than may be, until one has
     left.
     """

@@ -30,7 +30,7 @@ def passes(gate: Gate, now: int) -> int:
 
 
 @KINDS
-def test_what_others_have_used_is_gone_for_us_too(limit: Limit) -> None:
+def test_a_drain_lowers_the_remaining_budget(limit: Limit) -> None:
     gate = gate_of(limit)
 
     gate.drain(START, "requests", 0, 3, 0)
@@ -39,7 +39,7 @@ def test_what_others_have_used_is_gone_for_us_too(limit: Limit) -> None:
 
 
 @KINDS
-def test_more_than_we_reckon_with_changes_nothing(limit: Limit) -> None:
+def test_a_drain_above_the_remaining_budget_changes_nothing(limit: Limit) -> None:
     """T1: the stated budget is of a moment at which the service did not know the calls on their
     way.
     """
@@ -54,7 +54,7 @@ def test_more_than_we_reckon_with_changes_nothing(limit: Limit) -> None:
 
 
 @KINDS
-def test_only_the_limit_that_is_meant_is_drained(limit: Limit) -> None:
+def test_a_drain_changes_only_the_limit_of_its_unit_and_capacity(limit: Limit) -> None:
     """By its unit, and by how much it holds in all."""
     gate = gate_of(
         limit, Window(5, per=1), Rate(10, per=1, unit="tokens"), Concurrency(10, unit="requests")
@@ -66,7 +66,7 @@ def test_only_the_limit_that_is_meant_is_drained(limit: Limit) -> None:
     assert [rule.left(START) for rule in gate.rules] == [3, 5, 10, 10]
 
 
-def test_what_a_bucket_got_since_then_is_left_to_it() -> None:
+def test_a_drain_leaves_a_bucket_the_tokens_that_came_since() -> None:
     """L1: given answers that say each 0.1 s that nothing was left a second ago, then it fills up
     all the same.
     """
@@ -79,7 +79,7 @@ def test_what_a_bucket_got_since_then_is_left_to_it() -> None:
 
 
 @pytest.mark.parametrize("limit", [Window(10, per=60), Quota(10, per=60, anchor=START / SECOND)])
-def test_a_word_from_before_a_new_stretch_says_nothing_of_it(limit: Limit) -> None:
+def test_a_drain_from_before_a_new_period_takes_nothing_of_it(limit: Limit) -> None:
     """Given all used up, when it has become free just now, then an answer to a call from before
     takes nothing of it.
     """
@@ -100,7 +100,7 @@ def test_a_word_from_before_a_new_stretch_says_nothing_of_it(limit: Limit) -> No
     st.integers(0, 2 * SECOND),
     st.integers(0, 2 * SECOND),
 )
-def test_nothing_is_ever_minted_by_it(
+def test_a_drain_never_raises_the_remaining_budget(
     limit: Limit, used: int, left: int, age: int, before: int
 ) -> None:
     """T1: after any statement, of any moment, there is no more than before, and no less than the

@@ -84,7 +84,7 @@ def test_windows_begin_at_midnight_or_where_they_are_anchored() -> None:
 
 @settings(max_examples=100)
 @given(quotas(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
-def test_each_passes_in_the_first_window_that_has_room(limit: Quota, wished: list[int]) -> None:
+def test_each_caller_passes_in_the_first_window_with_room(limit: Quota, wished: list[int]) -> None:
     """T2, T3: given a crowd that waits, then each window is filled in order, from its first moment,
     before the next is begun.
     """
@@ -109,7 +109,7 @@ def test_each_passes_in_the_first_window_that_has_room(limit: Quota, wished: lis
 
 @settings(max_examples=100)
 @given(st.data())
-def test_the_moment_is_exact(data: st.DataObject) -> None:
+def test_the_moment_of_a_refusal_is_exact_for_a_quota(data: st.DataObject) -> None:
     """T4: given any history, then a cost that is refused until t is refused a tick before t, and
     granted at t.
     """
@@ -147,7 +147,7 @@ def test_the_estimate_for_many_is_when_the_last_of_them_passes(data: st.DataObje
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
+def test_a_cancelled_grant_of_a_quota_leaves_no_trace(data: st.DataObject) -> None:
     """T5: given any history, when one more is granted and undone at once, then there is as much
     left as before.
     """
@@ -166,7 +166,7 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
     assert rule.left(moment) == left
 
 
-def test_what_is_undone_in_the_next_window_gives_nothing_to_it() -> None:
+def test_a_grant_cancelled_in_the_next_window_gives_nothing_to_it() -> None:
     """T5: given a spent window that is over, when one of its calls is undone, then the next window
     has only its own.
     """
@@ -183,7 +183,7 @@ def test_what_is_undone_in_the_next_window_gives_nothing_to_it() -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> None:
+def test_a_jump_of_the_clock_is_worth_one_amount_of_a_quota_at_most(data: st.DataObject) -> None:
     """T6: given any history, when the clock jumps ahead by years, then `amount` pass, and
     no more.
     """
@@ -202,7 +202,7 @@ def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> Non
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_new_quota_has_used_what_the_former_had_used(data: st.DataObject) -> None:
+def test_a_new_quota_keeps_the_used_part_of_the_former(data: st.DataObject) -> None:
     """T9: given any history, when the quota is changed, then of the window that runs as much is
     used as before.
     """
@@ -244,7 +244,7 @@ def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -
 
 @settings(max_examples=100)
 @given(st.data())
-def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
+def test_admit_of_a_quota_does_the_same_as_ready_and_take(data: st.DataObject) -> None:
     """T1, T8: given any history, when one is asked for, then `admit` says and does the same as
     `ready` and `take`.
     """

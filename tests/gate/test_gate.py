@@ -54,7 +54,7 @@ def assert_never_over(limit: Limit, crowd: Crowd) -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.DataObject) -> None:
+def test_each_limit_holds_as_if_it_were_alone_and_the_order_is_kept(data: st.DataObject) -> None:
     """T1, T3, S1, S5, S6: given any limits and any crowd, then no limit is exceeded, and moments,
     fences and places only grow.
     """
@@ -80,7 +80,7 @@ def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.D
 
 @settings(max_examples=100)
 @given(st.data())
-def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
+def test_no_caller_waits_while_all_limits_have_room(data: st.DataObject) -> None:
     """T2: given any limits and any crowd, then at no moment before that of the head do all limits
     have its cost.
     """
@@ -103,7 +103,7 @@ def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
         )
 
 
-def test_all_is_taken_or_nothing() -> None:
+def test_an_acquire_takes_from_all_limits_or_from_none() -> None:
     """T8: given a full bucket beside an empty one, when the second refuses a caller, then the first
     has lost nothing.
     """
@@ -115,7 +115,7 @@ def test_all_is_taken_or_nothing() -> None:
     assert [rule.left(START) for rule in gate.rules] == [5, 0]
 
 
-def test_a_unit_that_is_not_asked_for_is_not_waited_for() -> None:
+def test_a_caller_does_not_wait_for_a_unit_that_it_does_not_ask_for() -> None:
     """T2: given that no tokens are left, when a caller comes that needs none, then it passes."""
     gate = Gate(rules_of([Rate(5, per=1), Rate(100, per=60, unit="tokens", initial=0)]), START)
 
@@ -124,7 +124,7 @@ def test_a_unit_that_is_not_asked_for_is_not_waited_for() -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_what_the_whole_queue_asks_for_is_always_known(data: st.DataObject) -> None:
+def test_the_gate_always_knows_the_cost_of_its_whole_queue(data: st.DataObject) -> None:
     """S9: given any crowd and any change of limits, then an estimate need not walk the queue: its
     sums are kept to the token.
     """
@@ -171,7 +171,7 @@ def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> 
     assert isinstance(twin(before).acquire(refused.t, "comes then", units, max_sleep=0), Grant)
 
 
-def test_a_moment_at_which_one_limit_is_open_and_another_is_not_is_no_moment() -> None:
+def test_a_refusal_names_a_moment_at_which_all_limits_are_open() -> None:
     """T4: given a token in five seconds, and a quota that keeps that very moment clear, then the
     refusal names the next window.
     """
@@ -218,7 +218,7 @@ def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) ->
         Quota(7, per=3),
     ],
 )
-def test_who_waits_is_told_when_it_will_pass(limit: Limit) -> None:
+def test_the_estimate_of_a_waiter_is_the_moment_of_its_grant(limit: Limit) -> None:
     """T4: given a queue behind a spent limit, when a caller comes, then its estimate is the very
     moment at which it will pass.
     """
@@ -233,7 +233,7 @@ def test_who_waits_is_told_when_it_will_pass(limit: Limit) -> None:
     assert positions == list(range(len(positions)))
 
 
-def test_patience_is_held_against_the_whole_queue() -> None:
+def test_max_sleep_is_compared_with_the_wait_for_the_whole_queue() -> None:
     """T4, T8: given one a second and three waiters, when the fourth has a tick less than four
     seconds, then it is refused.
     """
@@ -281,7 +281,7 @@ def test_quotas_that_never_meet_are_given_up_after_a_hundred_rounds(
     assert gate.advance(START + 3600 * SECOND) == []
 
 
-def test_nothing_is_added_to_a_moment_that_never_comes() -> None:
+def test_an_estimate_of_never_stays_exactly_never() -> None:
     """S9: given a permit that is held and a quota behind it, then NEVER is said, and not a little
     more than that.
     """
@@ -296,7 +296,7 @@ def test_nothing_is_added_to_a_moment_that_never_comes() -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_who_gives_up_has_never_been_in_the_queue(data: st.DataObject) -> None:
+def test_a_waiter_that_gives_up_leaves_no_trace_in_the_queue(data: st.DataObject) -> None:
     """T5, T10: given any limits and a queue, when one waiter leaves, then the others pass as if it
     had never come. Leaving twice is leaving once.
     """
@@ -326,7 +326,7 @@ def test_who_gives_up_has_never_been_in_the_queue(data: st.DataObject) -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_clock_that_steps_back_is_one_that_stands_still(data: st.DataObject) -> None:
+def test_a_clock_that_steps_back_counts_as_one_that_stands_still(data: st.DataObject) -> None:
     """T6: given any limits and a clock that steps back now and then, then all goes as if it had
     stood still instead.
     """
@@ -350,7 +350,9 @@ def test_a_clock_that_steps_back_is_one_that_stands_still(data: st.DataObject) -
 
 @settings(max_examples=100)
 @given(st.data())
-def test_whoever_asks_for_more_than_there_ever_is_leaves_and_is_named(data: st.DataObject) -> None:
+def test_a_waiter_whose_cost_exceeds_the_new_limits_leaves_and_is_named(
+    data: st.DataObject,
+) -> None:
     """T7: given a queue, when smaller limits are declared, then each waiter that can never pass is
     named, and delays no other.
     """
@@ -369,7 +371,7 @@ def test_whoever_asks_for_more_than_there_ever_is_leaves_and_is_named(data: st.D
         )
 
 
-def test_each_rule_goes_on_from_one_of_its_kind_and_unit() -> None:
+def test_each_new_rule_continues_the_old_rule_of_its_kind_and_unit() -> None:
     """T9: given two buckets and a window, when the limits are turned round and one is added, then
     none starts anew but that.
     """
@@ -394,7 +396,7 @@ def test_each_rule_goes_on_from_one_of_its_kind_and_unit() -> None:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_another_kind_starts_with_what_was_used(data: st.DataObject) -> None:
+def test_a_limit_of_another_kind_starts_with_the_used_amount(data: st.DataObject) -> None:
     """T9: given any history and a debt, when the limit is of another kind, then as much of it is
     used: at most all, and a debt.
     """
@@ -417,7 +419,7 @@ def test_another_kind_starts_with_what_was_used(data: st.DataObject) -> None:
     )
 
 
-def test_kinds_that_take_turns_mint_nothing() -> None:
+def test_limits_that_change_their_kind_over_and_over_grant_no_extra_tokens() -> None:
     """T1, T9: given 10 of each kind, when they take the place of one another over and over, then 10
     pass in all.
     """
@@ -434,7 +436,7 @@ def test_kinds_that_take_turns_mint_nothing() -> None:
     assert sum(passed.cost for passed in crowd.passed) == 10
 
 
-def test_what_is_added_to_a_limit_of_its_unit_starts_as_new() -> None:
+def test_a_limit_added_beside_one_of_its_unit_starts_as_new() -> None:
     """T9: given a bucket that goes on, when a window is added to it, then the window has counted
     nothing.
     """
@@ -448,7 +450,7 @@ def test_what_is_added_to_a_limit_of_its_unit_starts_as_new() -> None:
 
 
 @pytest.mark.parametrize("back", ["undone", "settled"])
-def test_what_was_granted_before_a_rate_was_there_gives_it_nothing_back(back: str) -> None:
+def test_a_grant_from_before_a_rate_gives_the_rate_nothing_back(back: str) -> None:
     """T9: given a grant of a time without a rate, when one is declared that begins empty, then
     nothing of it comes back.
     """
@@ -465,7 +467,7 @@ def test_what_was_granted_before_a_rate_was_there_gives_it_nothing_back(back: st
 
 
 @pytest.mark.parametrize("back", ["undone", "settled"])
-def test_what_was_granted_before_a_quota_was_there_gives_it_nothing_back(back: str) -> None:
+def test_a_grant_from_before_a_quota_gives_the_quota_nothing_back(back: str) -> None:
     """T1, T9: given a grant of a time without a quota, when one is declared, used, and replaced by
     another, then both count on.
     """
@@ -484,7 +486,7 @@ def test_what_was_granted_before_a_quota_was_there_gives_it_nothing_back(back: s
     assert gate.rules[0].left(START + 2) == 2
 
 
-def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
+def test_reservations_ahead_stay_ahead_under_new_limits() -> None:
     """T3, T9: given a reservation in a second's time, when twice the rate is declared, then a new
     caller passes after it.
     """
@@ -495,7 +497,7 @@ def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
     assert crowd.ask(1, 0).t == START + SECOND + SECOND // 2
 
 
-def test_bookings_ahead_are_counted_where_they_will_be() -> None:
+def test_a_reservation_ahead_is_counted_in_its_own_window() -> None:
     """T1, T9: given a reservation in the next window of a quota, when another quota is declared,
     then that window has counted it.
     """
@@ -539,7 +541,7 @@ def test_fences_grow_within_one_moment_too() -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
+def test_admit_and_at_once_decide_the_same_as_acquire(data: st.DataObject) -> None:
     """T1, T8: given any limits and history, when one of each is asked for with an empty queue, then
     `admit` says the same as `acquire`.
     """
@@ -558,7 +560,7 @@ def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -
     assert same(short, long)
 
 
-def test_nobody_goes_at_once_past_a_queue_or_into_the_past() -> None:
+def test_no_caller_passes_at_once_before_a_queue_or_when_the_clock_steps_back() -> None:
     """S6, T6: given room for one and a large cost that waits for more, or a clock that steps back,
     then no caller passes at once.
     """
@@ -585,7 +587,7 @@ def test_a_pause_is_over_at_its_end() -> None:
     assert not gate.paused()
 
 
-def test_who_comes_now_would_stand_behind_all_who_wait() -> None:
+def test_the_estimate_of_a_new_caller_counts_all_waiters() -> None:
     """T4: given a token a second and one waiter for the next, then there is another one a second
     later.
     """
@@ -598,7 +600,7 @@ def test_who_comes_now_would_stand_behind_all_who_wait() -> None:
     assert gate.entry_at() == START + 2 * SECOND
 
 
-def test_a_capacity_that_is_used_up_is_not_over() -> None:
+def test_only_a_cut_below_the_held_permits_makes_the_gate_over() -> None:
     """S1: only after a cut is more held than is allowed, until enough has come back."""
     gate = Gate(rules_of([Concurrency(2)]), START)
     for caller in ("one", "two"):

@@ -27,7 +27,7 @@ def gate_of(*limits: Limit) -> Gate:
 
 @KINDS
 @pytest.mark.parametrize("seconds", [0.000_001, 0.3, 1, 7.5])
-def test_the_estimate_of_who_comes_in_a_pause_is_the_moment_of_the_grant(
+def test_the_estimate_of_a_caller_in_a_pause_is_the_moment_of_its_grant(
     limit: Limit, seconds: float
 ) -> None:
     """T4: given a budget half used up, when ten come in a pause, then each goes at its estimate,
@@ -55,7 +55,7 @@ def test_the_estimate_of_who_comes_in_a_pause_is_the_moment_of_the_grant(
 
 
 @KINDS
-def test_whoever_comes_in_a_pause_is_told_when_it_ends(limit: Limit) -> None:
+def test_a_refusal_in_a_pause_names_the_end_of_the_pause(limit: Limit) -> None:
     """T8: by each way in, and nothing is charged."""
     gate = gate_of(limit, Concurrency(5))
     gate.acquire(START, "first", {"requests": 0, "permits": 0})
@@ -72,7 +72,7 @@ def test_whoever_comes_in_a_pause_is_told_when_it_ends(limit: Limit) -> None:
     assert not gate.paused()
 
 
-def test_of_two_pauses_the_one_that_ends_later_counts() -> None:
+def test_the_later_end_of_two_pauses_counts() -> None:
     gate = gate_of(Concurrency(1))
     for seconds in (3, 1, 5, 2):
         gate.pause(START, seconds * SECOND)
@@ -81,7 +81,7 @@ def test_of_two_pauses_the_one_that_ends_later_counts() -> None:
     assert gate.ready((1,)) == START + 5 * SECOND
 
 
-def test_what_is_booked_is_for_an_earlier_moment_than_the_end_of_any_pause() -> None:
+def test_a_reserved_moment_is_earlier_than_the_end_of_any_pause() -> None:
     """T3: so a sleeper with a reservation can be told from callers that are granted after the
     pause.
     """
@@ -113,7 +113,7 @@ def test_a_slower_rate_that_is_set_in_a_pause_counts_from_then_on() -> None:
     ("before", "after"),
     [(Window(2, per=60), Window(2, per=3600)), (Quota(2, per=60), Quota(2, per=86_400))],
 )
-def test_what_was_counted_before_a_pause_counts_for_limits_that_are_set_in_it(
+def test_counts_from_before_a_pause_hold_for_limits_that_are_set_in_it(
     before: Limit, after: Limit
 ) -> None:
     """T9: an estimate for the time after the pause forgets nothing."""

@@ -52,7 +52,7 @@ def test_a_resume_without_a_pause_changes_nothing() -> None:
     assert (gate.not_before, gate.pause_left()) == (booked.t, 0)
 
 
-def test_nobody_passes_before_what_is_booked_when_a_pause_is_ended() -> None:
+def test_no_caller_passes_before_a_reserved_moment_when_a_pause_is_ended() -> None:
     """T3: given a reservation, then a pause, when the pause is ended, then the next one passes at
     the reserved moment, not before.
     """
@@ -70,7 +70,7 @@ def test_nobody_passes_before_what_is_booked_when_a_pause_is_ended() -> None:
 
 
 @pytest.mark.parametrize("passed", [0, 1, 59 * SECOND, 60 * SECOND, 61 * SECOND])
-def test_a_pause_says_how_long_it_still_lasts(passed: int) -> None:
+def test_pause_left_is_the_rest_of_a_pause(passed: int) -> None:
     gate = gate_of(Concurrency(1))
     gate.pause(START, 60 * SECOND)
 
@@ -79,7 +79,7 @@ def test_a_pause_says_how_long_it_still_lasts(passed: int) -> None:
     assert gate.pause_left() == max(0, 60 * SECOND - passed)
 
 
-def test_a_booking_alone_is_no_pause() -> None:
+def test_a_reservation_alone_is_no_pause() -> None:
     gate = gate_of(Rate(1, per=1))
     gate.acquire(START, "now", {})
     gate.acquire(START, "soon", {}, reserve_ahead=2 * SECOND)
@@ -119,7 +119,7 @@ def test_a_reset_forgets_debts(limit: Limit) -> None:
 
 
 @KINDS
-def test_what_was_granted_before_a_reset_brings_nothing_back(limit: Limit) -> None:
+def test_a_grant_from_before_a_reset_gives_nothing_back(limit: Limit) -> None:
     """T9: given a grant of before the reset, and one after it, when the former is given back, then
     no token comes of that.
     """
@@ -134,7 +134,7 @@ def test_what_was_granted_before_a_reset_brings_nothing_back(limit: Limit) -> No
     assert gate.rules[0].left(START + 2 * SECOND) == 0
 
 
-def test_what_was_booked_before_a_reset_brings_nothing_back() -> None:
+def test_a_reservation_from_before_a_reset_gives_nothing_back() -> None:
     """T9: the same, of a moment ahead: the counts begin behind it."""
     gate = gate_of(Rate(1, per=1, capacity=5))
     gate.acquire(START, "all", {"requests": 5})
@@ -157,7 +157,7 @@ def test_a_bucket_is_reset_to_its_initial_tokens() -> None:
     assert gate.rules[0].left(START) == 4
 
 
-def test_a_reset_leaves_holders_waiters_and_a_pause() -> None:
+def test_a_reset_keeps_holders_waiters_and_a_pause() -> None:
     """S1: held permits stay held, waiters keep their places, and no caller passes before the pause
     is over.
     """

@@ -54,7 +54,7 @@ def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject)
     assert_never_over(limit, crowd)
 
 
-def test_what_a_bucket_would_let_through_twice_passes_once() -> None:
+def test_a_window_has_no_room_in_the_second_after_a_burst() -> None:
     """T1: given 10 a second, all taken in the last moment of a second, then the next second has
     room for none of them.
     """
@@ -68,7 +68,9 @@ def test_what_a_bucket_would_let_through_twice_passes_once() -> None:
 
 @settings(max_examples=100)
 @given(windows(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
-def test_each_passes_as_soon_as_it_fits(limit: Window, wished: list[int]) -> None:
+def test_each_caller_passes_as_soon_as_the_window_has_room(
+    limit: Window, wished: list[int]
+) -> None:
     """T2, T3: given a crowd that waits, then a tick before each grant the window was too full, or
     its turn had not come.
     """
@@ -108,7 +110,7 @@ def test_a_crowd_of_one_period_passes_once_a_period_for_ever() -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_the_moment_is_exact(data: st.DataObject) -> None:
+def test_the_moment_of_a_refusal_is_exact_for_a_window(data: st.DataObject) -> None:
     """T4: given any history, then a cost that is refused until t is refused a tick before t, and
     granted at t.
     """
@@ -123,7 +125,7 @@ def test_the_moment_is_exact(data: st.DataObject) -> None:
     assert moment == now or rule.ready(cost, moment - 1) == moment
 
 
-def test_a_large_cost_is_told_its_very_moment_too() -> None:
+def test_the_moment_of_a_refusal_is_exact_for_a_large_cost() -> None:
     """T4: given 1,000 tokens a minute, spent 100 a second, when 900 are asked for, then the refusal
     names the ninth's end.
     """
@@ -173,7 +175,7 @@ def test_an_estimate_looks_at_no_more_of_the_log_than_a_stride() -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
+def test_a_cancelled_grant_of_a_window_leaves_no_trace(data: st.DataObject) -> None:
     """T5: given any history, when one more is granted and undone, at once or after others, then all
     is as without it.
     """
@@ -207,7 +209,7 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> None:
+def test_a_jump_of_the_clock_is_worth_one_amount_of_a_window_at_most(data: st.DataObject) -> None:
     """T6: given any history, when the clock jumps ahead by years, then `amount` pass, and
     no more.
     """
@@ -226,7 +228,7 @@ def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> Non
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) -> None:
+def test_a_new_window_keeps_the_counts_of_the_former(data: st.DataObject) -> None:
     """T9: given any history, when amount and period are changed, then counted entries count on,
     until they are a new period old.
     """
@@ -276,7 +278,7 @@ def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject
 
 @settings(max_examples=100)
 @given(st.data())
-def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
+def test_admit_of_a_window_does_the_same_as_ready_and_take(data: st.DataObject) -> None:
     """T1, T8: given any history, when one is asked for, then `admit` says and does the same as
     `ready` and `take`.
     """
@@ -293,7 +295,7 @@ def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -
     assert same(short, long)
 
 
-def test_the_state_is_made_anew_with_each_declaration() -> None:
+def test_rules_of_one_declaration_share_no_state() -> None:
     """A declaration is not a state: two names held to the same limits share nothing."""
     declared = Declaration(rules_of([Window(1, per=1)]))
 

@@ -88,7 +88,7 @@ def test_windows_quotas_and_permits_are_divided_and_the_rest_is_left_out(
         ] * processes
 
 
-def test_nothing_but_the_amount_is_divided() -> None:
+def test_a_share_differs_from_its_limit_in_the_amount_only() -> None:
     """The period of a window, the anchor and slack of a quota, a lease and all units stay."""
     limits = [
         Concurrency(8, lease=7, unit="mb"),
@@ -114,7 +114,7 @@ def test_nothing_but_the_amount_is_divided() -> None:
     [Concurrency(3), Rate(100, per=1, capacity=3), Window(3, per=1), Quota(3, per=1)],
     ids=str,
 )
-def test_less_than_one_for_each_cannot_be_divided(limit: Limit) -> None:
+def test_a_limit_below_one_unit_for_each_process_cannot_be_divided(limit: Limit) -> None:
     with pytest.raises(ValueError, match=r"no more than 3 .* less than one for each"):
         shares(limit, 4)
     assert shares(limit, 3)

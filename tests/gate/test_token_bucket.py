@@ -76,7 +76,9 @@ def times(crowd: Crowd) -> list[int]:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataObject) -> None:
+def test_no_interval_has_more_than_the_burst_and_the_refill_of_its_time(
+    data: st.DataObject,
+) -> None:
     """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no
     interval has more than B + r d.
     """
@@ -88,7 +90,7 @@ def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataOb
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataObject) -> None:
+def test_a_cancelled_reservation_frees_no_more_than_it_had_taken(data: st.DataObject) -> None:
     """T1, T5: given reservations far ahead, when any of them are cancelled in any order, then no
     interval has more than B + r d.
     """
@@ -104,7 +106,7 @@ def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataO
     assert_never_over(rate, crowd)
 
 
-def test_a_call_that_pays_back_while_others_have_booked_mints_nothing() -> None:
+def test_a_settlement_behind_reservations_grants_no_extra_tokens() -> None:
     """T1: given a reservation that needs a full bucket, when a call that is over pays back, then
     the bucket would have overflowed.
     """
@@ -119,7 +121,7 @@ def test_a_call_that_pays_back_while_others_have_booked_mints_nothing() -> None:
     assert_never_over(rate, crowd)
 
 
-def test_no_step_stands_between_two_bursts() -> None:
+def test_two_bursts_of_a_rate_in_steps_are_a_whole_period_apart() -> None:
     """T1: given a full bucket whose step would come in a moment, when it is emptied, then the step
     comes one period after that.
     """
@@ -137,7 +139,7 @@ def test_no_step_stands_between_two_bursts() -> None:
     st.lists(amounts, min_size=1, max_size=60),
 )
 @example(COARSE, [1])
-def test_a_backlog_passes_at_the_very_rate(rate: Rate, wished: list[int]) -> None:
+def test_a_backlog_passes_exactly_at_the_rate(rate: Rate, wished: list[int]) -> None:
     """T2, T3: given a crowd behind an empty bucket, then each passes cost / r after the one before
     it, give or take a tick.
     """
@@ -190,7 +192,7 @@ def test_a_backlog_in_steps_passes_with_the_first_step_that_brings_enough(
 @given(
     rates(initial=False).filter(lambda rate: rate.amount + (rate.amount % 1 > 0) <= rate.burst)
 )  # beside a fraction that is left
-def test_over_a_long_run_nothing_of_the_rate_is_lost(rate: Rate) -> None:
+def test_over_a_long_run_no_part_of_the_rate_is_lost(rate: Rate) -> None:
     """T2: given a crowd that always waits, when 1,000 have passed, then that is 0.999 of the ideal
     number, but for a step begun.
     """
@@ -209,7 +211,7 @@ def test_over_a_long_run_nothing_of_the_rate_is_lost(rate: Rate) -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_the_moment_is_exact(data: st.DataObject) -> None:
+def test_the_moment_of_a_refusal_is_exact_for_a_rate(data: st.DataObject) -> None:
     """T4, T8: given any history, then a cost that is refused until t is refused a tick before t,
     and granted at t.
     """
@@ -241,7 +243,7 @@ def test_a_debt_in_steps_that_overfill_is_paid_by_whole_steps() -> None:
     )
 
 
-def test_who_may_not_wait_so_long_is_told_how_long_and_charged_nothing() -> None:
+def test_a_caller_refused_for_its_max_sleep_gets_the_wait_and_pays_nothing() -> None:
     """T4, T8: given 3 tokens and 2 a second, when a caller asks for 7 within a second, then it is
     refused for exactly two.
     """
@@ -260,7 +262,7 @@ def test_who_may_not_wait_so_long_is_told_how_long_and_charged_nothing() -> None
 
 @settings(max_examples=100)
 @given(st.data())
-def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None:
+def test_cancelling_the_last_reservation_gives_it_back_in_full(data: st.DataObject) -> None:
     """T5: given any history, when the next caller with a reservation gives up, then the bucket is
     as it would have been without.
     """
@@ -291,7 +293,7 @@ def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None
         ((5, 5), 0),
     ],
 )
-def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(
+def test_a_reservation_cancelled_before_a_later_one_gives_back_the_part_with_room(
     costs: tuple[int, int], back: int
 ) -> None:
     """T5: given an empty bucket for 5 and two reservations, when the first is undone, then no more
@@ -327,7 +329,7 @@ def level_without(rule: TokenBucketRule, takes: list[tuple[int, int]], now: int)
 )
 @example(COARSE, [(0, 0), (0, 0), (0, 10)], [(0, 0)])
 @example(Rate(0.007, per=HOUR, capacity=10, slack=0.0005), [(0, 0), (5, 0)], [(0, 1)])
-def test_what_is_given_back_is_what_would_be_there(
+def test_a_settlement_leaves_the_bucket_as_if_the_real_cost_had_been_taken(
     rate: Rate, asked: list[tuple[int, int]], backs: list[tuple[int, int]]
 ) -> None:
     """T1, T5: given any calls, when some settle for less than they took, or for more, then the
@@ -355,7 +357,7 @@ def test_what_is_given_back_is_what_would_be_there(
             assert rule.level > exact - number * rule.grain - tick
 
 
-def test_a_call_is_undone_in_full_though_others_have_followed() -> None:
+def test_a_call_is_cancelled_in_full_though_others_have_followed() -> None:
     """T5: given room for all of it ever since, when a call that was never made is undone, then all
     of it is there again.
     """
@@ -368,7 +370,7 @@ def test_a_call_is_undone_in_full_though_others_have_followed() -> None:
     assert crowd.gate.rules[0].left(crowd.now) == 4
 
 
-def test_what_has_run_over_does_not_come_back() -> None:
+def test_overflowed_tokens_do_not_come_back() -> None:
     """T1, T5: given a bucket that was full before it was emptied, when a call of before that pays
     back, then nothing comes.
     """
@@ -381,7 +383,7 @@ def test_what_has_run_over_does_not_come_back() -> None:
     assert crowd.gate.rules[0].left(crowd.now) == 0
 
 
-def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
+def test_settlements_of_almost_everything_keep_few_marks() -> None:
     """S9, T1: given calls that pay back nearly all, each after a small one, then the bucket keeps
     16 marks at most, and grants no extra tokens.
     """
@@ -406,7 +408,7 @@ def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
     assert crowd.gate.rules[0].left(crowd.now) == 1_000 - 50 * 2
 
 
-def test_many_levels_are_remembered_in_few_marks() -> None:
+def test_a_bucket_remembers_many_levels_in_few_marks() -> None:
     """S9: given 5,000 calls from a full bucket, with any settlements, then it remembers 16 levels
     at most.
     """
@@ -421,7 +423,7 @@ def test_many_levels_are_remembered_in_few_marks() -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_jump_forwards_is_worth_one_burst_at_most(data: st.DataObject) -> None:
+def test_a_jump_of_the_clock_is_worth_one_burst_at_most(data: st.DataObject) -> None:
     """T6: given any history, when the clock jumps ahead by years, then B tokens are there, and no
     more.
     """
@@ -441,7 +443,7 @@ def test_a_jump_forwards_is_worth_one_burst_at_most(data: st.DataObject) -> None
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) -> None:
+def test_a_new_rate_grants_no_extra_tokens_for_the_past(data: st.DataObject) -> None:
     """T9: given any history, when the rate is changed, then there are as many tokens as before, and
     more come at the new rate.
     """
@@ -475,7 +477,7 @@ def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) 
     ],
     ids=str,
 )
-def test_changes_in_quick_succession_put_no_step_off(rates: tuple[Rate, Rate]) -> None:
+def test_quick_changes_of_a_rate_in_steps_postpone_no_step(rates: tuple[Rate, Rate]) -> None:
     """T2, T9: given rates in steps that take turns four times a second, then in 40 s no more comes
     than each of them would bring in its time. No less comes than the slower one alone would bring,
     but for a step begun.
@@ -493,7 +495,7 @@ def test_changes_in_quick_succession_put_no_step_off(rates: tuple[Rate, Rate]) -
     assert slower * 40 * SECOND - max(rate.amount for rate in rates) <= came <= due
 
 
-def test_a_step_that_runs_brings_no_more_for_the_time_before_the_change() -> None:
+def test_a_running_step_counts_the_time_before_a_change_at_the_former_rate() -> None:
     """T9: given 9 of 10 s of a step of 10, when it is to bring 1,000, then those 9 s are worth 9 of
     them, and not a tick more.
     """
@@ -504,7 +506,7 @@ def test_a_step_that_runs_brings_no_more_for_the_time_before_the_change() -> Non
     assert crowd.ask(1, 0).t - crowd.now - 10 * SECOND * (1_000 - 9) // 1_000 in (0, 1)
 
 
-def test_what_ran_over_under_the_former_rate_does_not_come_back_under_the_new_one() -> None:
+def test_tokens_that_overflowed_at_the_former_rate_do_not_come_back_at_the_new() -> None:
     """T1, T9: given a bucket that was full before it was emptied, when the rate is changed, then
     nothing of before comes back.
     """
@@ -619,7 +621,7 @@ def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
+def test_admit_of_a_bucket_does_the_same_as_refresh_ready_and_take(data: st.DataObject) -> None:
     """T1: given any history, when one token is asked for, then `admit` says and does the same as
     `refresh`, `ready` and `take`.
     """
@@ -638,7 +640,7 @@ def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -
     assert all(getattr(short, name) == getattr(long, name) for name in TokenBucketRule.__slots__)
 
 
-def test_the_short_way_in_remembers_a_level_that_is_one_grain_lower() -> None:
+def test_admit_and_take_remember_the_same_levels() -> None:
     """T5: given a bucket whose grain is one token, when two are taken by either way, then both
     remember the same level.
     """
