@@ -31,7 +31,9 @@ from tests.world import used, waiting
         ("/", "host", "/a", True),
     ],
 )
-def test_a_text_of_the_exempt_list_means(rule: str, host: str, path: str, met: bool) -> None:
+def test_a_text_of_the_exempt_list_matches_hosts_and_paths(
+    rule: str, host: str, path: str, met: bool
+) -> None:
     assert matches(rule, Place(host, path)) is met
     assert check_exempt("limit", [rule]) == (rule,)
 

@@ -78,7 +78,7 @@ def read_headers(status: int = 200, body: Any = None, **headers: str) -> Answer:
         ],
     ],
 )
-def test_retry_after_in_every_form(text: str, wait: float | None) -> None:
+def test_retry_after_is_read_in_every_form(text: str, wait: float | None) -> None:
     assert read_headers(429, Retry_After=text) == Answer("throttled", wait)
     assert read_headers(503, Retry_After=text) == Answer("overloaded", wait)
 
@@ -144,7 +144,7 @@ def test_a_header_that_came_twice_is_malformed_unless_it_is_a_list() -> None:
 # Providers -------------------------------------------------------------------------------------
 
 
-def test_openai() -> None:
+def test_the_headers_of_openai_are_read() -> None:
     answer = read_headers(
         x_ratelimit_limit_requests="60",
         x_ratelimit_remaining_requests="59",
@@ -202,7 +202,7 @@ def test_a_spent_account_has_nothing_to_wait_for() -> None:
     assert read_headers(403, {"error": "no object"}, retry_after="3") == Answer("throttled", 3.0)
 
 
-def test_anthropic() -> None:
+def test_the_headers_of_anthropic_are_read() -> None:
     answer = read_headers(
         429,
         retry_after="12",
@@ -225,7 +225,7 @@ def test_anthropic() -> None:
     assert read_headers(529) == Answer("overloaded")
 
 
-def test_github() -> None:
+def test_the_headers_of_github_are_read() -> None:
     headers = {
         "x_ratelimit_limit": "5000",
         "x_ratelimit_used": "5000",
@@ -251,7 +251,7 @@ def test_stripe_has_limits_and_locks() -> None:
     assert read_headers(429, {"error": {"code": "lock_timeout"}}) == Answer("overloaded")
 
 
-def test_shopify_rest() -> None:
+def test_the_headers_of_shopifys_rest_api_are_read() -> None:
     answer = read_headers(429, x_shopify_shop_api_call_limit="32/40", retry_after="2.0")
     assert answer == Answer("throttled", 2.0, (Budget(limit=40, remaining=8),))
     for text in ("32", "a/b", "-1/40", "32/40/1"):
@@ -259,7 +259,7 @@ def test_shopify_rest() -> None:
     assert read_headers(x_shopify_shop_api_call_limit="45/40").remaining == 0
 
 
-def test_shopify_graphql() -> None:
+def test_the_bodies_of_shopifys_graphql_api_are_read() -> None:
     """Throttled with status 200: the bucket has 100 of 752 points, and gains 100 a second."""
     status = {"maximumAvailable": 2000.0, "currentlyAvailable": 100, "restoreRate": 100.0}
     cost = {"requestedQueryCost": 752, "actualQueryCost": None, "throttleStatus": status}
@@ -270,7 +270,7 @@ def test_shopify_graphql() -> None:
     assert read_headers(200, {"extensions": {"cost": cost}}) == Answer("passed", None, (budget,))
 
 
-def test_x() -> None:
+def test_the_headers_of_x_are_read() -> None:
     answer = read_headers(
         429,
         x_rate_limit_limit="15",
@@ -280,7 +280,7 @@ def test_x() -> None:
     assert answer == Answer("throttled", 900.0, (Budget(limit=15, remaining=0, reset=900.0),))
 
 
-def test_discord() -> None:
+def test_the_headers_of_discord_are_read() -> None:
     answer = read_headers(
         429,
         {"message": "You are being rate limited.", "retry_after": 64.57, "global": False},
@@ -294,14 +294,14 @@ def test_discord() -> None:
     assert answer == Answer("throttled", 65.0, (Budget("abcd1234", 10, 0, 64.57),))
 
 
-def test_slack() -> None:
+def test_the_headers_of_slack_are_read() -> None:
     assert read_headers(429, retry_after="30") == Answer("throttled", 30.0)
 
 
 # IETF ------------------------------------------------------------------------------------------
 
 
-def test_policies_and_their_remainders() -> None:
+def test_policies_and_their_remainders_are_read_together() -> None:
     answer = read_headers(
         RateLimit_Policy='"burst";q=100;w=60,"daily";q=1000;w=86400', RateLimit='"burst";r=50;t=30'
     )
@@ -311,7 +311,7 @@ def test_policies_and_their_remainders() -> None:
     )
 
 
-def test_names_without_quotes_units_and_partitions() -> None:
+def test_names_without_quotes_units_and_partitions_are_read() -> None:
     answer = read_headers(
         RateLimit_Policy='bytes;q=9;w=60;qu="content-bytes";pk=:YWJj:, '
         "bytes;q=8;w=60;qu=content-bytes;pk=:ZGVm:",
@@ -323,7 +323,7 @@ def test_names_without_quotes_units_and_partitions() -> None:
     )
 
 
-def test_older_drafts() -> None:
+def test_the_headers_of_older_drafts_are_read() -> None:
     assert read_headers(RateLimit="limit=100, remaining=50, reset=5").budgets == (
         Budget("", 100, 50, 5.0),
     )
@@ -490,7 +490,7 @@ def test_all_forms_of_a_moment_give_the_same_wait(wait: int) -> None:
 
 
 @given(st.integers(0, 999), st.integers(0, 59), st.integers(0, 59_999))
-def test_durations_as_go_writes_them(hours: int, minutes: int, milliseconds: int) -> None:
+def test_durations_in_the_form_of_go_are_read(hours: int, minutes: int, milliseconds: int) -> None:
     text = f"{hours}h{minutes}m{milliseconds / 1000}s"
     assert header_values.parse_go_duration(text) == pytest.approx(
         hours * 3600 + minutes * 60 + milliseconds / 1000
@@ -501,7 +501,7 @@ def test_durations_as_go_writes_them(hours: int, minutes: int, milliseconds: int
     ("text", "wait"),
     [("12ms", 0.012), ("16m17.764s", 977.764), ("1.5", 1.5), ("1h", 3600.0), ("5µs", 5e-6)],
 )
-def test_durations_of_the_documents(text: str, wait: float) -> None:
+def test_durations_from_the_documents_are_read(text: str, wait: float) -> None:
     assert header_values.parse_go_duration(text) == pytest.approx(wait)
 
 

@@ -19,7 +19,7 @@ def test_the_first_estimate_is_a_rule_of_thumb() -> None:
     assert repr(estimates) == "<Estimates of no model yet>"
 
 
-def test_an_output_estimate_is_at_most_what_the_call_allows() -> None:
+def test_an_output_estimate_is_at_most_the_limit_of_the_call() -> None:
     estimates = Estimates()
     assert estimates.output("m", 100) == 100
     for _ in range(10):
@@ -59,7 +59,7 @@ def test_old_calls_are_forgotten() -> None:
     assert estimates.output("m") == 10
 
 
-def test_errors_are_reported_as_shares_of_what_was_used() -> None:
+def test_errors_are_reported_as_shares_of_the_used_tokens() -> None:
     """Estimates of 100 for 80 and for 120 are a fifth off, and one of two was exceeded."""
     estimates = Estimates()
     for used in (80, 120):
