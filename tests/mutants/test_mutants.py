@@ -52,7 +52,7 @@ def test_each_guard_of_python_is_changed_in_turn(kind: str) -> None:
 
 
 @pytest.mark.proof("makes mutants")
-def test_what_is_said_of_survivors_is_of_mutants_that_are_made() -> None:
+def test_each_entry_of_a_survivor_is_of_a_mutant_that_is_made() -> None:
     made = {mutant.name for file in mutants().values() for mutant in file}
     assert [name for name in reasons_given() if name not in made] == []
 
@@ -81,7 +81,7 @@ def jury() -> Iterator[Jury]:
 
 @pytest.mark.signals
 @pytest.mark.proof("makes mutants")  # a server that loops is given its time
-def test_a_mutant_of_either_twin_is_told_from_what_it_was(jury: Jury) -> None:
+def test_a_mutant_of_either_twin_is_noticed(jury: Jury) -> None:
     """S1: one permit too few is noticed in Lua and in Python, and so is a loop without an end;
     nothing stays changed.
     """
