@@ -46,7 +46,7 @@ def test_the_sdist_has_package_documents_and_core_tests(distributions: Distribut
     assert distributions.source_files == expected | shared - ABOUT_THE_REPOSITORY
 
 
-def test_both_say_the_version_of_the_package(distributions: Distributions) -> None:
+def test_both_distributions_have_the_version_of_the_package(distributions: Distributions) -> None:
     version = headgate.__version__
     assert distributions.metadata["Version"] == version
     assert distributions.sdist.name == f"headgate-{version}.tar.gz"

@@ -66,7 +66,7 @@ def test_ci_runs_on_the_pythons_of_the_classifiers() -> None:
     assert minors == list(range(minors[0], minors[-1] + 1))
 
 
-def test_ci_runs_what_everyone_runs() -> None:
+def test_ci_runs_the_script_of_the_repository() -> None:
     steps = read(GITHUB / "workflows/ci.yml")["jobs"]["tests"]["steps"]
     assert [step["run"] for step in steps if "run" in step] == ["bash .ci/run"]
     assert (ROOT / ".ci/run").exists()
@@ -78,7 +78,7 @@ def test_workflows_use_major_versions_of_actions() -> None:
     assert [each for each in used if not MAJOR.fullmatch(each)] == []
 
 
-def test_only_the_upload_may_do_more_than_read() -> None:
+def test_only_the_upload_has_more_rights_than_to_read() -> None:
     """One job alone gets an identity, and it runs no code of the repository."""
     for path in WORKFLOWS:
         assert read(path)["permissions"] in FEW, path.name
