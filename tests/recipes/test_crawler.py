@@ -99,7 +99,7 @@ async def test_no_host_is_visited_faster_than_its_rate(site: Site, crawler: Any)
     assert len(crawl.pages) == PAGES * len(HOSTS)
 
 
-async def test_a_host_that_asks_for_a_pause_gets_it_and_the_other_goes_on(
+async def test_a_host_that_asks_for_a_pause_is_paused_and_the_other_goes_on(
     site: Site, crawler: Any
 ) -> None:
     site.answers["/"] = web.Response(status=429, headers={"Retry-After": "60"})
@@ -112,7 +112,7 @@ async def test_a_host_that_asks_for_a_pause_gets_it_and_the_other_goes_on(
 
 
 @pytest.mark.proof
-async def test_the_program_says_what_it_could_not_read(site: Site) -> None:
+async def test_the_program_names_the_pages_that_it_could_not_read(site: Site) -> None:
     site.answers["/"] = web.Response(status=404)
     words = [sys.executable, "-W", "error", str(RECIPES / "crawler.py"), start(site)[0]]
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
