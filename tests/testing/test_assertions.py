@@ -51,7 +51,7 @@ def test_calls_that_a_limiter_passed_are_never_over_its_limit(name: str, limit: 
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
-def test_one_call_more_is_over(name: str, limit: Limit) -> None:
+def test_assert_never_over_fails_for_a_limit_of_one_more(name: str, limit: Limit) -> None:
     """Calls of a limiter that allows one more at a time fail."""
     more = (
         {"capacity": limit.capacity + 1}
@@ -83,7 +83,7 @@ async def run_load(limiter: Limiter, clock: ManualClock) -> list[Call]:
     return recorder.calls
 
 
-def test_moments_suffice_for_limits_that_hold_nothing() -> None:
+def test_assert_never_over_takes_moments_for_limits_that_hold_nothing() -> None:
     assert_never_over([0, 0, 10, 10], Window(2, per=10))
     with pytest.raises(AssertionError) as over:
         assert_never_over([0, 0, 9.5, 20], Window(2, per=10))
@@ -93,7 +93,7 @@ def test_moments_suffice_for_limits_that_hold_nothing() -> None:
     )
 
 
-def test_the_interval_may_begin_anywhere() -> None:
+def test_the_failing_interval_may_begin_at_any_call() -> None:
     with pytest.raises(
         AssertionError, match="Calls 2 to 4 of 4 took 3 requests within 9 s, from 5 s after"
     ):

@@ -59,7 +59,7 @@ async def test_tasks_go_on_when_the_clock_is_advanced_and_not_before(name: str) 
         await asyncio.gather(*callers)
 
 
-async def test_one_advance_passes_every_moment_on_its_way(name: str) -> None:
+async def test_one_advance_runs_every_timer_up_to_its_end(name: str) -> None:
     limiter = Limiter(name, Window(1, per=AGES))
     with ManualClock() as clock:
         callers = asyncio.create_task(all_come(limiter, clock, 5))
@@ -150,7 +150,7 @@ async def test_a_skipping_clock_moves_itself(name: str) -> None:
         assert not clock._has_timers()
 
 
-def test_one_thread_alone_skips_its_waits(name: str) -> None:
+def test_a_single_thread_skips_its_waits(name: str) -> None:
     limiter = Limiter(name, Window(1, per=AGES))
     with ManualClock(skips=True) as clock:
         for hour in range(5):
@@ -218,7 +218,7 @@ def test_an_advance_inside_of_run_is_a_sleep(name: str) -> None:
         assert clock.elapsed() == 2 * AGES
 
 
-def test_a_standstill_raises(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_raises_at_a_standstill(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_loop, "PATIENCE", 0.001)
     limiter = Limiter(name, Concurrency(1))
 
@@ -308,7 +308,7 @@ def test_limiters_of_two_blocks_do_not_disagree(
     assert caplog.records == []
 
 
-def test_an_update_of_an_earlier_block_overrules_nothing_later(name: str) -> None:
+def test_an_update_in_an_earlier_block_does_not_hold_in_a_later_one(name: str) -> None:
     with ManualClock():
         first = Limiter(name, "10/hour")
         first.acquire_sync()
@@ -319,7 +319,7 @@ def test_an_update_of_an_earlier_block_overrules_nothing_later(name: str) -> Non
         assert [limit.capacity for limit in second.status().limits] == [10]
 
 
-def test_a_permit_from_before_the_block_gives_nothing_back_in_it(name: str) -> None:
+def test_a_permit_from_before_the_block_gives_nothing_back_in_the_block(name: str) -> None:
     """And permits that are held when the block is left are forgotten."""
     limiter = Limiter(name, Concurrency(1))
     before = limiter.acquire_sync()
@@ -372,7 +372,7 @@ async def test_tasks_that_still_wait_when_the_clock_is_left_get_an_error(name: s
     assert_all_free(limiter)
 
 
-def test_an_update_in_the_block_ends_with_it(name: str) -> None:
+def test_an_update_in_the_block_ends_with_the_block(name: str) -> None:
     limiter = Limiter(name, Concurrency(1))
     with ManualClock():
         limiter.update(Concurrency(2))
@@ -413,7 +413,7 @@ LEFT_OVER = [
 
 
 @pytest.mark.parametrize(("seconds", "ticks"), LEFT_OVER, ids=repr)
-async def test_a_rest_of_float_arithmetic_is_no_time(seconds: float, ticks: int) -> None:
+async def test_a_rounding_error_of_a_float_is_no_time(seconds: float, ticks: int) -> None:
     clock = ManualClock()
     clock.advance(seconds)
     await clock.aadvance(seconds)
@@ -421,7 +421,7 @@ async def test_a_rest_of_float_arithmetic_is_no_time(seconds: float, ticks: int)
 
 
 @pytest.mark.parametrize(("seconds", "ticks"), LEFT_OVER, ids=repr)
-def test_a_rest_of_float_arithmetic_is_no_time_in_a_virtual_loop(
+def test_a_rounding_error_of_a_float_is_no_time_in_a_virtual_loop(
     seconds: float, ticks: int
 ) -> None:
     clock = ManualClock()
