@@ -72,12 +72,12 @@ def parties(wire: Wire) -> list[Party]:
 # Declarations -------------------------------------------------------------------------------------
 
 
-def test_the_last_declaration_wins_when_it_is_a_new_one(parties: list[Party]) -> None:
+def test_the_last_declaration_wins_if_it_is_new(parties: list[Party]) -> None:
     a, b, c = parties
     assert [a.declares(1), b.declares(2), c.declares(3), a.declares(4)] == ["ok"] * 4
 
 
-def test_what_another_has_replaced_just_now_is_not_taken_again(parties: list[Party]) -> None:
+def test_limits_that_were_just_replaced_are_not_taken_again(parties: list[Party]) -> None:
     """Given A's limits and then B's, when A declares its own again, then B's hold until a minute
     after they came.
     """
@@ -92,7 +92,7 @@ def test_what_another_has_replaced_just_now_is_not_taken_again(parties: list[Par
     assert b.declares(1, HOLD + 20) == "ok"
 
 
-def test_three_that_disagree_settle_on_one_of_them(parties: list[Party]) -> None:
+def test_three_processes_that_disagree_settle_on_one_declaration(parties: list[Party]) -> None:
     """Given A, B and C, each with limits of its own, when they declare by turns for a minute, then
     they change twice in all.
     """
@@ -109,7 +109,7 @@ def test_three_that_disagree_settle_on_one_of_them(parties: list[Party]) -> None
     assert [number for number, word in enumerate(said) if word == "ok"] == [0, 1, *range(2, 300, 3)]
 
 
-def test_one_may_replace_what_it_has_declared_itself(parties: list[Party]) -> None:
+def test_a_process_may_replace_its_own_declaration(parties: list[Party]) -> None:
     a, b, _ = parties
     assert [a.declares(1), a.declares(2), a.declares(1), a.declares(2)] == ["ok"] * 4
     assert [b.declares(3), b.declares(4), b.declares(3)] == ["ok"] * 3
@@ -117,7 +117,7 @@ def test_one_may_replace_what_it_has_declared_itself(parties: list[Party]) -> No
     assert a.declares(1) == "ok"  # A itself gave it up
 
 
-def test_one_may_replace_its_own_by_whatever_it_likes(parties: list[Party]) -> None:
+def test_a_process_may_replace_its_own_declaration_by_a_former_one(parties: list[Party]) -> None:
     """Given A's limits replaced by B's and those by C's, when C changes its mind, then it may as
     well take A's.
     """
@@ -140,7 +140,7 @@ def test_another_process_of_the_same_code_changes_nothing(parties: list[Party]) 
     assert a.declares(1, HOLD) == "ok"
 
 
-def test_a_clock_that_steps_back_only_holds_for_longer(parties: list[Party]) -> None:
+def test_a_clock_that_steps_back_only_lengthens_the_hold(parties: list[Party]) -> None:
     """T6: time stands still until the step is made up for."""
     a, b, _ = parties
     a.declares(1, HOUR)
@@ -150,7 +150,7 @@ def test_a_clock_that_steps_back_only_holds_for_longer(parties: list[Party]) -> 
     assert a.declares(1, HOUR + HOLD) == "ok"
 
 
-def test_a_name_that_was_forgotten_takes_the_first_that_is_declared(
+def test_a_name_that_was_forgotten_takes_the_first_declaration(
     wire: Wire, parties: list[Party]
 ) -> None:
     a, b, _ = parties
@@ -162,7 +162,7 @@ def test_a_name_that_was_forgotten_takes_the_first_that_is_declared(
     assert b.declares(2, 20) == "ok"
 
 
-def test_a_declaration_that_is_not_taken_writes_nothing(wire: Wire, parties: list[Party]) -> None:
+def test_a_refused_declaration_writes_nothing(wire: Wire, parties: list[Party]) -> None:
     """T8: not even the call's number; a client that just knows other limits learns them in the same
     way.
     """
@@ -181,7 +181,9 @@ def kept(wire: Wire) -> list[int]:
     return [int(line.split()[4]) for line in wire.state().splitlines()[2:]]
 
 
-def test_only_a_few_are_remembered_and_not_for_long(wire: Wire, parties: list[Party]) -> None:
+def test_few_former_declarations_are_remembered_and_not_for_long(
+    wire: Wire, parties: list[Party]
+) -> None:
     """S9: of any declarations, at most eight are kept, and none that is too old to matter."""
     a, _, _ = parties
     for number in range(1, 21):
@@ -192,7 +194,7 @@ def test_only_a_few_are_remembered_and_not_for_long(wire: Wire, parties: list[Pa
     assert kept(wire) == [17, 18, 19, 20]
 
 
-def test_more_programs_than_are_remembered_make_no_limit_flap(wire: Wire) -> None:
+def test_more_declarations_than_are_remembered_do_not_make_limits_flap(wire: Wire) -> None:
     """Given twelve that disagree, when they declare by turns, then the first nine are taken, and
     for a minute no other one.
     """
@@ -215,7 +217,7 @@ def test_more_programs_than_are_remembered_make_no_limit_flap(wire: Wire) -> Non
 # Updates ------------------------------------------------------------------------------------------
 
 
-def test_an_update_wins_over_whatever_was_declared_before(parties: list[Party]) -> None:
+def test_an_update_overrules_all_earlier_declarations(parties: list[Party]) -> None:
     """Given an update, when a process declares the overruled limits, then it holds, after hours
     too; new limits replace it.
     """
@@ -243,7 +245,7 @@ def test_an_update_is_always_taken(parties: list[Party]) -> None:
     assert [b.updates(2), a.updates(1), b.updates(2), a.updates(1)] == ["ok"] * 4
 
 
-def test_an_update_to_what_holds_already_is_one_all_the_same(parties: list[Party]) -> None:
+def test_an_update_to_the_present_limits_overrules_the_former_ones(parties: list[Party]) -> None:
     """Given limits that were declared last, when they are made an update, then the replaced ones
     are overruled for good.
     """
@@ -255,7 +257,9 @@ def test_an_update_to_what_holds_already_is_one_all_the_same(parties: list[Party
     assert a.declares(1, HOLD) == "held -1 by 2"
 
 
-def test_updates_push_no_declaration_out_of_memory(wire: Wire, parties: list[Party]) -> None:
+def test_updates_do_not_make_the_script_forget_declarations(
+    wire: Wire, parties: list[Party]
+) -> None:
     """Given a program, and a tool of another mind that updates again and again, then nothing that
     was declared comes back.
     """
@@ -271,7 +275,9 @@ def test_updates_push_no_declaration_out_of_memory(wire: Wire, parties: list[Par
 
 
 @pytest.mark.parametrize("again", ["an update", "another declaration"])
-def test_what_is_declared_and_updated_is_a_declaration(parties: list[Party], again: str) -> None:
+def test_limits_that_are_declared_and_updated_count_as_declared(
+    parties: list[Party], again: str
+) -> None:
     """Given limits that were declared before an update has set them, or after, then others do not
     push them out.
     """
@@ -288,7 +294,7 @@ def test_what_is_declared_and_updated_is_a_declaration(parties: list[Party], aga
     assert worker.declares(1, HOUR) == "held -1 by 129"
 
 
-def test_programs_that_are_all_remembered_stay_so_under_updates(wire: Wire) -> None:
+def test_remembered_declarations_stay_remembered_under_updates(wire: Wire) -> None:
     """S9: eight that disagreed and a ninth that holds by an update: all are overruled, however
     often it is set.
     """
@@ -305,7 +311,7 @@ def test_programs_that_are_all_remembered_stay_so_under_updates(wire: Wire) -> N
     assert len(kept(wire)) == FORMER + 1
 
 
-def test_an_update_without_limits_of_its_own_overrules_those_that_held_alone(
+def test_an_update_by_an_attached_limiter_overrules_the_present_limits_alone(
     wire: Wire, parties: list[Party]
 ) -> None:
     """Given limits that one declared, when an attached limiter updates them, then one is kept."""

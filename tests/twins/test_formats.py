@@ -73,7 +73,7 @@ def spoiled(wire: Wire, field: str, value: bytes | None) -> Wire:
 @pytest.mark.parametrize(
     ("field", "value"), [("state", FIRST), ("state", OLDER), ("state", None), ("limits", None)]
 )
-def test_what_cannot_be_read_is_begun_afresh(
+def test_an_unreadable_state_begins_anew(
     wire: Wire, field: str, value: bytes | None, waits: str, said: list[object]
 ) -> None:
     """F47, L5: the holders and waiters are gone there, and each has to say its session, so that it
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_begun_afresh(
 
 @pytest.mark.parametrize("limits", DAMAGED)
 @pytest.mark.parametrize(("waits", "said"), [("0", ["ok", 5]), (f"1 ok {NOON}", ["lapsed"])])
-def test_limits_that_no_declaration_writes_are_begun_afresh(
+def test_a_name_with_damaged_limits_begins_anew(
     wire: Wire, limits: str, waits: str, said: list[object]
 ) -> None:
     """L5: the first call begins the name anew with its own limits."""
@@ -171,7 +171,7 @@ def test_limits_that_were_declared_can_be_read(limits: str) -> None:
 
 
 @pytest.mark.parametrize("state", NEWER)
-def test_a_newer_state_is_left_alone(wire: Wire, state: bytes) -> None:
+def test_a_state_of_a_newer_format_is_not_changed(wire: Wire, state: bytes) -> None:
     """F47: the error names the way out, and the state is as it was."""
     name = spoiled(wire, "state", state)
 

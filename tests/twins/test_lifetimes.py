@@ -24,7 +24,7 @@ def acquired(wire: Wire, number: int) -> None:
 
 
 @pytest.mark.parametrize("key", ["who", "log"])
-def test_a_key_that_is_made_anew_is_not_kept_for_ever(wire: Wire, key: str) -> None:
+def test_a_key_that_is_made_anew_has_a_ttl(wire: Wire, key: str) -> None:
     """S8, L6: given a key that was lost between two calls, when the next one writes to it, then it
     ends with the other keys.
     """
@@ -39,7 +39,7 @@ def test_a_key_that_is_made_anew_is_not_kept_for_ever(wire: Wire, key: str) -> N
     assert FOR_EVER not in lives.values()
 
 
-def test_what_is_held_is_not_remembered_for_ages(wire: Wire) -> None:
+def test_the_keys_of_a_held_permit_have_a_short_ttl(wire: Wire) -> None:
     """L6: a permit of half a minute, and the time that keys live beyond that."""
     acquired(wire, 1)
 

@@ -14,7 +14,7 @@ PER, AMOUNT = 1_000_000, 10
 
 
 @pytest.mark.parametrize("lost_after", [1, 4, 10])
-def test_a_window_without_its_log_is_a_new_one_and_no_other(wire: Wire, lost_after: int) -> None:
+def test_a_window_that_lost_its_log_counts_as_a_new_one(wire: Wire, lost_after: int) -> None:
     """T1, T2: given a crowd that never rests, when the log is lost, then each period is worth
     `AMOUNT` again, no more, no less.
     """
@@ -31,7 +31,7 @@ def test_a_window_without_its_log_is_a_new_one_and_no_other(wire: Wire, lost_aft
     assert min(periods) == max(periods) == AMOUNT
 
 
-def test_a_log_holds_what_counts_and_no_more(wire: Wire) -> None:
+def test_a_log_holds_only_the_entries_that_count(wire: Wire) -> None:
     """S9: given a crowd that never rests, then entries that have left the window have left its log,
     too.
     """

@@ -22,7 +22,7 @@ LIMITS = "bucket requests 5 1 1 1000000 5"
         ("status", "unknown request"),
     ],
 )
-def test_what_is_no_request_is_refused_and_nothing_is_done(
+def test_a_call_with_a_malformed_request_changes_nothing(
     wire: Wire, words: str, refusal: str
 ) -> None:
     """S4, S7: nor is the sound request before it carried out."""
@@ -50,7 +50,7 @@ def test_what_is_no_request_is_refused_and_nothing_is_done(
     assert wire.client.dump(wire.key) == before
 
 
-def test_one_who_waits_has_nothing_to_give_back(wire: Wire) -> None:
+def test_a_cancelled_waiter_gives_nothing_back(wire: Wire) -> None:
     """T1: given a waiter, when it is cancelled by the moment of a grant that it never had, then it
     leaves, and that is all.
     """

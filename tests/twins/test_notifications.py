@@ -65,7 +65,7 @@ def test_a_session_with_sharded_channels_is_notified_by_them_alone(
     assert queue.granted(f"{link}.1s", UNHEARD + 1) == [1]
 
 
-def test_a_session_whose_sharded_channel_has_no_receiver_is_dead_soon(wire: Wire) -> None:
+def test_a_session_whose_sharded_channel_has_no_receiver_expires_soon(wire: Wire) -> None:
     """L3, F59: given a waiter that was killed, then the next one has the permit."""
     killed, living = f"{wire.token}-2.1s", f"{wire.token}-3.1"
     queue = Queue(wire, killed, living)
@@ -75,7 +75,7 @@ def test_a_session_whose_sharded_channel_has_no_receiver_is_dead_soon(wire: Wire
     assert queue.granted(living, UNHEARD + 2) == [1]
 
 
-def test_a_session_that_is_subscribed_elsewhere_is_notified_on_all_servers(wire: Wire) -> None:
+def test_a_session_that_is_subscribed_elsewhere_is_notified_by_publish(wire: Wire) -> None:
     """L2: given a waiter that this server does not notify, then PUBLISH brings its grant, too."""
     waiter = f"{wire.token}-2.1s"
     queue = Queue(wire, waiter, listens=False)

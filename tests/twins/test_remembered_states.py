@@ -50,7 +50,7 @@ def test_two_names_whose_numbers_are_equal_keep_their_own_limits(wire: Wire) -> 
         name.client.unlink(*name.keys)
 
 
-def test_names_by_turns_are_each_answered_from_their_own_state(wire: Wire) -> None:
+def test_names_that_take_turns_keep_their_own_states(wire: Wire) -> None:
     """T1, S4: given more names than are remembered, when they ask by turns, then each passes its 5
     and no more.
     """
@@ -86,7 +86,7 @@ def taken(wire: Wire) -> int:
 
 
 @pytest.mark.parametrize("what", SAID)
-def test_of_what_is_said_without_end_only_so_much_is_remembered(wire: Wire, what: str) -> None:
+def test_endless_numbers_and_costs_take_limited_memory(wire: Wire, what: str) -> None:
     """S9: numbers and costs, each another one."""
     passed(wire, FAST, 1, NOON)
     before = taken(wire)
@@ -102,7 +102,7 @@ def test_of_what_is_said_without_end_only_so_much_is_remembered(wire: Wire, what
     assert taken(wire) - before < BOUND
 
 
-def test_of_names_and_their_limits_only_so_many_are_remembered(wire: Wire) -> None:
+def test_endless_names_and_limits_take_limited_memory(wire: Wire) -> None:
     """S9: names without end, each with limits of its own, after one that was asked often, before
     another and after it.
     """

@@ -33,7 +33,7 @@ def left(wire: Wire) -> int:
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_call_that_was_given_up_comes_too_late(wire: Wire, before: int) -> None:
+def test_an_abandoned_call_is_not_carried_out(wire: Wire, before: int) -> None:
     """F25, S4: it is not carried out any more, and the next one is."""
     for number in range(1, before + 1):
         acquired(wire, number)
@@ -45,7 +45,7 @@ def test_a_call_that_was_given_up_comes_too_late(wire: Wire, before: int) -> Non
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_what_has_been_answered_can_be_forbidden_no_more(wire: Wire, number: int) -> None:
+def test_a_call_that_was_carried_out_can_no_longer_be_abandoned(wire: Wire, number: int) -> None:
     """F25, T10: given two calls that were carried out, when either is given up after all, then the
     last is answered as before.
     """
@@ -58,7 +58,7 @@ def test_what_has_been_answered_can_be_forbidden_no_more(wire: Wire, number: int
     assert left(wire) == 3
 
 
-def test_all_calls_that_were_given_up_together_come_too_late(wire: Wire) -> None:
+def test_calls_that_were_abandoned_together_are_not_carried_out(wire: Wire) -> None:
     """F25, S4: given two that a thread has given up one after the other, told as one, then neither
     is carried out any more.
     """

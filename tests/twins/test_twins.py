@@ -53,7 +53,7 @@ def agree(made: Callable[[], Wire], story: Story) -> None:
 
 
 @pytest.mark.parametrize("seed", DRAWN)
-def test_both_twins_tell_the_same_story(made: Callable[..., Wire], seed: int) -> None:
+def test_both_twins_answer_drawn_stories_alike(made: Callable[..., Wire], seed: int) -> None:
     """Given any limits and any talk of three sessions at any times, when both twins hear it, then
     they say and remember the same.
 
@@ -70,7 +70,7 @@ def test_both_twins_tell_the_same_story(made: Callable[..., Wire], seed: int) ->
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda path: path.stem)
-def test_what_differed_once_is_the_same_ever_after(
+def test_both_twins_answer_the_kept_stories_alike(
     made: Callable[..., Wire], seed: Path, way: str
 ) -> None:
     """Each seed names its subject, and the invariant that was broken when it was found."""
@@ -98,7 +98,7 @@ def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
     assert [number for number, *_ in later.mail] == [1, 2]
 
 
-def test_a_queue_that_is_lost_while_the_clock_stands_still_is_made_anew(wire: Wire) -> None:
+def test_a_queue_lost_while_the_clock_stands_still_lapses_its_session_once(wire: Wire) -> None:
     """L2: given a waiter and a clock that has stepped back, when the queue is lost, then its
     session lapses, and only once.
     """
@@ -118,7 +118,7 @@ def test_a_queue_that_is_lost_while_the_clock_stands_still_is_made_anew(wire: Wi
 @pytest.mark.parametrize(
     "quickly", [False, True], ids=["the same call", "the quick one that was tried before it"]
 )
-def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(
+def test_a_copy_of_a_call_to_a_lost_name_gives_the_session_no_place(
     wire: Wire, quickly: bool
 ) -> None:
     """L5, S3: given a waiter, when the name is lost and a copy of its call is carried out there,
@@ -141,7 +141,7 @@ def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(
     assert later.verdict == "lapsed"
 
 
-def test_a_place_that_such_a_copy_has_taken_is_lost_with_its_session(wire: Wire) -> None:
+def test_a_place_taken_by_a_copied_call_is_lost_with_its_session(wire: Wire) -> None:
     """L3, S7: given a copy that waits, when its session has lapsed and asks anew, then only holders
     stand before it.
     """
@@ -165,6 +165,6 @@ def test_a_place_that_such_a_copy_has_taken_is_lost_with_its_session(wire: Wire)
     assert [number for number, *_ in later.mail] == [1]
 
 
-def test_stories_are_read_from_where_they_are_kept() -> None:
+def test_the_folder_of_kept_stories_has_stories() -> None:
     """A folder that was moved would be a set of no seeds, and no test would miss them."""
     assert len(SEEDS) >= 6
