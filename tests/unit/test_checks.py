@@ -79,13 +79,13 @@ def test_a_count_out_of_range_is_refused(value: int) -> None:
 @pytest.mark.parametrize(
     "value", [*NOT_NUMBERS, 1.5, NAN, INF, -INF, 1e-320, -0.0, Hostile()], ids=validation.show
 )
-def test_what_is_not_an_int_is_refused_as_a_count(value: object) -> None:
+def test_a_count_that_is_no_int_is_refused_by_the_check(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Rate\(amount=|^Rate\(") as caught:
         validation.positive_int("Rate", "amount", value)
     assert is_a_sentence(caught.value)
 
 
-def test_a_whole_float_is_told_which_int_to_pass() -> None:
+def test_the_error_for_a_whole_float_names_the_int_to_pass() -> None:
     with pytest.raises(TypeError) as caught:
         validation.positive_int("Rate", "amount", 20.0)
     assert (
@@ -95,7 +95,7 @@ def test_a_whole_float_is_told_which_int_to_pass() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, 1, 2**53 - 1], ids=validation.show)
-def test_a_bound_may_be_none_or_nothing(value: int | None) -> None:
+def test_a_bound_may_be_none_or_zero(value: int | None) -> None:
     assert validation.check_count(value) == value
 
 
@@ -109,7 +109,7 @@ def test_a_bound_out_of_range_is_refused(value: int) -> None:
 @pytest.mark.parametrize(
     "value", [value for value in [*NOT_NUMBERS, 3.0, NAN] if value is not None], ids=validation.show
 )
-def test_what_is_not_an_int_is_refused_as_a_bound(value: object) -> None:
+def test_a_bound_that_is_no_int_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Semaphore\(max_position="):
         validation.check_count(value, "Semaphore", "max_position")
 
@@ -134,24 +134,24 @@ def test_seconds_out_of_range_are_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [*NOT_NUMBERS, Hostile()], ids=validation.show)
-def test_what_is_no_number_is_refused_as_seconds(value: object) -> None:
+def test_seconds_that_are_no_number_are_refused(value: object) -> None:
     with pytest.raises(TypeError, match="per must be an int or a float") as caught:
         validation.seconds("Rate", "per", value)
     assert is_a_sentence(caught.value)
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -0.0], ids=validation.show)
-def test_nothing_is_a_slack_and_has_no_sign(value: float) -> None:
+def test_a_slack_of_zero_is_accepted_and_has_no_sign(value: float) -> None:
     assert math.copysign(1, validation.seconds("Rate", "slack", value, zero=True)) == 1
 
 
 @pytest.mark.parametrize("value", [-1e-9, 1e-9, 1e-320], ids=validation.show)
-def test_next_to_nothing_is_no_slack(value: float) -> None:
+def test_a_slack_below_a_microsecond_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match=r"must be 0 or at least 0\.000001 seconds"):
         validation.seconds("Rate", "slack", value, zero=True)
 
 
-def test_no_max_sleep_waits_as_long_as_it_takes() -> None:
+def test_a_max_sleep_of_none_is_accepted() -> None:
     assert validation.check_max_sleep(None) is None
 
 
@@ -161,7 +161,7 @@ def test_a_max_sleep_of_zero_is_zero(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [1e-320, 1e-9, 0.25, 60, 86_400], ids=validation.show)
-def test_a_max_sleep_may_be_as_short_as_what_is_left_until_a_deadline(value: float) -> None:
+def test_a_max_sleep_may_be_as_short_as_the_rest_of_a_deadline(value: float) -> None:
     assert validation.check_max_sleep(value) == value
 
 
@@ -262,7 +262,7 @@ def test_a_naive_datetime_is_refused_because_it_is_no_instant() -> None:
 
 
 @pytest.mark.parametrize("value", [*NOT_NUMBERS, date(2024, 1, 1)], ids=validation.show)
-def test_what_is_no_instant_is_refused(value: object) -> None:
+def test_an_instant_that_is_no_number_and_no_datetime_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Quota\(anchor=") as caught:
         validation.instant("Quota", "anchor", value)
     assert is_a_sentence(caught.value)
@@ -272,7 +272,7 @@ def test_what_is_no_instant_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, None, "True", 1.0], ids=validation.show)
-def test_only_true_and_false_are_flags(value: object) -> None:
+def test_a_flag_must_be_true_or_false(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Rate\(steps=.*write True or False\.$"):
         validation.flag("Rate", "steps", value)
     assert validation.flag("Rate", "steps", True) is True
@@ -344,7 +344,7 @@ FINE_NAMES = [
 
 
 @pytest.mark.parametrize("name", FINE_NAMES, ids=validation.show)
-def test_names_are_data_and_come_back_unchanged(name: str) -> None:
+def test_the_check_returns_a_name_unchanged(name: str) -> None:
     assert validation.check_name(name) == name
 
 
@@ -395,7 +395,7 @@ def test_a_name_is_taken_exactly_when_it_has_1_to_256_bytes(name: str) -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=1e-300, max_value=1e15))
-def test_plain_digits_give_the_number_back(value: float) -> None:
+def test_plain_digits_have_the_value_of_the_number(value: float) -> None:
     text = validation.plain(value)
     assert "e" not in text
     assert float(text) == value
@@ -412,10 +412,10 @@ def test_plain_digits_give_the_number_back(value: float) -> None:
         st.just(10**5_000),
     )
 )
-def test_whatever_is_shown_is_short(value: Any) -> None:
+def test_a_shown_value_is_at_most_100_characters_long(value: Any) -> None:
     assert len(validation.show(value)) <= 100
 
 
-def test_what_cannot_be_shown_is_named() -> None:
+def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
     assert validation.show([10**5_000]) == "a list"
     assert "Hostile" in validation.show(Hostile())

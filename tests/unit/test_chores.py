@@ -64,7 +64,7 @@ def told(story: Coroutine[Any, Any, Any]) -> Any:
     return VirtualClock().run(story)
 
 
-def test_who_has_no_answer_is_followed_by_the_next_one_at_once(others: Round) -> None:
+def test_the_next_server_is_asked_at_once_after_one_without_an_answer(others: Round) -> None:
     """And when one has answered, no other is asked."""
     assert told(others.answer("fails", "does not know", "is cancelled", "knows", "knows, too")) == (
         "knows",
@@ -74,7 +74,7 @@ def test_who_has_no_answer_is_followed_by_the_next_one_at_once(others: Round) ->
     assert others.asked == dict.fromkeys(["fails", "does not know", "is cancelled", "knows"], 0)
 
 
-def test_who_is_silent_is_waited_for_alone_for_a_while_only(others: Round) -> None:
+def test_the_next_server_is_asked_soon_after_a_silent_one(others: Round) -> None:
     """And not left behind: a server that is not needed any more has ended by then."""
     assert told(others.answer("is silent", "is silent, too", "knows")) == ("knows", "knows!")
 
@@ -82,17 +82,19 @@ def test_who_is_silent_is_waited_for_alone_for_a_while_only(others: Round) -> No
     assert sorted(others.stopped) == ["is silent", "is silent, too"]
 
 
-def test_who_is_slow_may_be_the_first_all_the_same(others: Round) -> None:
+def test_the_answer_of_a_slow_server_may_come_first(others: Round) -> None:
     assert told(others.answer("is slow", "is silent")) == ("is slow", "is slow!")
     assert others.stopped == ["is silent"]
 
 
 @pytest.mark.parametrize("before", [[], ["fails"], ["does not know"]])
-def test_the_last_one_is_waited_for_as_long_as_it_takes(others: Round, before: list[str]) -> None:
+def test_the_answer_of_the_last_server_is_awaited_as_long_as_it_takes(
+    others: Round, before: list[str]
+) -> None:
     assert told(others.answer(*before, "is slow")) == ("is slow", "is slow!")
 
 
-def test_where_nobody_answers_it_is_said_why(others: Round) -> None:
+def test_the_error_without_an_answer_names_the_trouble_of_each_server(others: Round) -> None:
     with pytest.raises(NoAnswerError) as error:
         told(others.answer("fails", "does not know", "is cancelled"))
 
@@ -104,7 +106,7 @@ def test_where_nobody_answers_it_is_said_why(others: Round) -> None:
     }
 
 
-def test_who_is_asked_has_ended_when_the_question_is_dropped(others: Round) -> None:
+def test_all_questions_have_ended_when_the_caller_gives_up(others: Round) -> None:
     async def story() -> None:
         async with asyncio.timeout(2.5 * TURN):
             await others.answer("is silent", "is silent, too")
@@ -115,7 +117,7 @@ def test_who_is_asked_has_ended_when_the_question_is_dropped(others: Round) -> N
     assert sorted(others.stopped) == ["is silent", "is silent, too"]
 
 
-def test_nothing_is_waited_for_where_nothing_is_to_end() -> None:
+def test_ended_without_tasks_returns_at_once() -> None:
     told(ended([]))
 
 
@@ -127,12 +129,12 @@ async def raising(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("on purpose"), KeyError("on purpose")])
-def test_what_comes_in_the_way_is_told(error: Exception) -> None:
+def test_trouble_of_returns_the_error(error: Exception) -> None:
     assert told(trouble_of(raising(error))) is error
     assert told(trouble_of(asyncio.sleep(0))) is None
 
 
-def test_a_cancellation_that_is_not_ours_is_trouble_and_ours_is_none() -> None:
+def test_trouble_of_returns_a_foreign_cancellation_and_raises_our_own() -> None:
     async def ours() -> None:
         async with asyncio.timeout(1):
             await trouble_of(asyncio.sleep(2))
@@ -152,7 +154,7 @@ class Longest:
         return most
 
 
-def test_each_pause_may_be_twice_the_one_before_up_to_the_longest(
+def test_each_backoff_may_be_twice_the_one_before_up_to_the_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tasks, "JITTER", Longest())

@@ -37,12 +37,12 @@ COPIES = {
 
 
 @pytest.mark.parametrize("kind", [*WITH_A_MOMENT, *WITHOUT])
-def test_one_handler_catches_them_all(kind: type[HeadgateError]) -> None:
+def test_headgate_error_is_the_base_of_all_errors(kind: type[HeadgateError]) -> None:
     assert issubclass(kind, HeadgateError)
     assert issubclass(kind, Exception)
 
 
-def test_not_now_never_too_late_and_unknown_are_told_apart() -> None:
+def test_errors_for_not_now_never_too_late_and_unknown_are_distinct_types() -> None:
     """No handler for one of them catches another: each asks for something else from the caller."""
     apart = [MaxSleepExceededError, CostExceedsCapacityError, LeaseLostError, StoreError]
     for kind in apart:
@@ -62,7 +62,7 @@ def test_a_cost_that_can_never_pass_is_a_value_error_too() -> None:
         )
 
 
-def test_code_written_for_self_limiters_finds_its_name_for_a_failed_store() -> None:
+def test_redis_error_is_an_alias_of_store_error() -> None:
     assert RedisError is StoreError
 
 
@@ -76,14 +76,14 @@ def test_the_message_is_the_text_and_the_moment_an_attribute(
     assert repr(error) == f"{kind.__name__}('acquire: the wait would be 3.5 s.', 3.5)"
 
 
-def test_a_refusal_without_its_moment_cannot_be_made() -> None:
+def test_a_refusal_needs_a_retry_after() -> None:
     with pytest.raises(TypeError, match="retry_after"):
         MaxSleepExceededError("too long")  # type: ignore[call-arg]  # that is the mistake
 
 
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("kind", WITH_A_MOMENT)
-def test_a_refusal_arrives_whole_in_another_process(
+def test_a_copied_or_pickled_refusal_keeps_its_text_and_retry_after(
     kind: type[MaxSleepExceededError], way: str
 ) -> None:
     error = kind("too long", 1.5)
@@ -97,7 +97,7 @@ def test_a_refusal_arrives_whole_in_another_process(
 
 
 @pytest.mark.parametrize("way", COPIES)
-def test_a_full_queue_keeps_its_length_on_the_way(way: str) -> None:
+def test_a_copied_or_pickled_queue_full_error_keeps_its_position(way: str) -> None:
     arrived = COPIES[way](QueueFullError("five wait already", 1.5, 5))
 
     assert (str(arrived), arrived.retry_after, arrived.position) == ("five wait already", 1.5, 5)
@@ -105,13 +105,15 @@ def test_a_full_queue_keeps_its_length_on_the_way(way: str) -> None:
 
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("kind", WITHOUT)
-def test_the_others_arrive_whole_too(kind: type[HeadgateError], way: str) -> None:
+def test_the_other_errors_keep_their_text_when_copied_or_pickled(
+    kind: type[HeadgateError], way: str
+) -> None:
     arrived = COPIES[way](kind("what went wrong"))
     assert type(arrived) is kind
     assert str(arrived) == "what went wrong"
 
 
-def test_every_error_says_what_it_means_and_the_way_out() -> None:
+def test_the_docstring_of_every_error_has_a_way_out() -> None:
     kinds = {
         value
         for value in vars(errors).values()

@@ -70,7 +70,7 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
         ("64mb concurrent lease 2m", Concurrency(64, 120, "mb")),
     ],
 )
-def test_what_people_write_is_understood(text: str, limit: Limit) -> None:
+def test_usual_texts_are_parsed(text: str, limit: Limit) -> None:
     assert parse_limit(text) == limit
 
 
@@ -85,7 +85,7 @@ def test_what_people_write_is_understood(text: str, limit: Limit) -> None:
         ("week weeks", 604_800),
     ],
 )
-def test_every_unit_of_time_with_and_without_a_number(words: str, length: float) -> None:
+def test_every_unit_of_time_is_parsed_with_and_without_a_number(words: str, length: float) -> None:
     for word in words.split():
         assert parse_limit(f"7/{word}") == parse_limit(f"7 per {word.upper()}") == Window(7, length)
         assert (
@@ -296,7 +296,7 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(
         ("1000/day from 2024-01-01T00:00Z tomorrow", 33, "expected the end"),
     ],
 )
-def test_a_bad_text_says_what_is_wrong_and_where_and_how_to_write_it(
+def test_the_error_for_a_bad_text_names_the_fault_its_position_and_an_example(
     text: str, at: int, fault: str
 ) -> None:
     with pytest.raises(ValueError, match=r"^parse_limit") as caught:
@@ -322,7 +322,7 @@ def test_a_bad_text_says_what_is_wrong_and_where_and_how_to_write_it(
         ),
     ],
 )
-def test_numbers_that_do_not_go_together_are_named_by_the_limit(text: str, fault: str) -> None:
+def test_the_error_for_numbers_that_conflict_is_that_of_the_limit(text: str, fault: str) -> None:
     with pytest.raises(ValueError, match=r"^parse_limit") as caught:
         parse_limit(text)
     assert fault in str(caught.value)
@@ -330,7 +330,7 @@ def test_numbers_that_do_not_go_together_are_named_by_the_limit(text: str, fault
 
 
 @pytest.mark.parametrize("text", [None, 5, True, b"5 concurrent", Rate(5, 1), ["5/s"]])
-def test_what_is_no_text_is_refused(text: Any) -> None:
+def test_parse_limit_refuses_an_object_that_is_no_text(text: Any) -> None:
     with pytest.raises(TypeError, match="a limit is written as a str, such as '100/minute'"):
         parse_limit(text)
 
@@ -344,7 +344,7 @@ def test_a_huge_text_is_refused_without_being_read() -> None:
 
 
 @given(st.one_of(st.text(), st.text(string.digits + string.ascii_letters + " /_.-+:")))
-def test_no_text_brings_anything_but_a_limit_or_a_value_error(text: str) -> None:
+def test_parse_limit_returns_a_limit_or_raises_a_value_error(text: str) -> None:
     try:
         assert isinstance(parse_limit(text), Limit)
     except ValueError as error:
@@ -366,7 +366,7 @@ def test_no_text_brings_anything_but_a_limit_or_a_value_error(text: str) -> None
         )
     )
 )
-def test_no_order_of_its_own_words_confuses_the_parser(words: list[str]) -> None:
+def test_parse_limit_handles_its_own_words_in_any_order(words: list[str]) -> None:
     try:
         limit = parse_limit(" ".join(words))
     except ValueError as error:

@@ -75,7 +75,7 @@ def test_an_exception_that_another_thread_raises_leaves_no_lock_locked(which: st
 
 @pytest.mark.proof
 @pytest.mark.parametrize("which", KINDS)
-def test_of_20000_exceptions_of_signal_handlers_none_is_lost_and_hardly_a_permit(
+def test_signal_handlers_that_raise_20000_times_lose_no_exception_and_few_permits(
     which: str,
 ) -> None:
     """H1: 0.3 to 4 ms apart, around a body of a millisecond; no more permits leak than of a

@@ -51,7 +51,7 @@ def made(kind: type[Any], **changed: Any) -> Any:
 # Accepted values
 
 
-def test_the_limits_of_the_readme() -> None:
+def test_limits_have_the_defaults_of_the_readme() -> None:
     assert Concurrency(100) == Concurrency(capacity=100, lease=30.0, unit="permits")
     assert Rate(5000, per=3600) == Rate(
         5000, 3600, capacity=5000, initial=None, steps=False, unit="requests", slack=0
@@ -87,7 +87,7 @@ def test_a_bucket_starts_anywhere_between_empty_and_full(initial: int | None) ->
     assert Rate(10, 1, capacity=20, initial=initial).initial == initial
 
 
-def test_an_anchor_is_kept_in_seconds_however_it_was_said() -> None:
+def test_an_anchor_is_kept_in_seconds() -> None:
     seven_in_berlin = datetime(2024, 1, 1, 7, tzinfo=timezone(timedelta(hours=1)))
     assert Quota(1000, 86_400, seven_in_berlin).anchor == 1_704_088_800
     assert Quota(1000, 86_400, 1_704_088_800).anchor == 1_704_088_800
@@ -95,13 +95,13 @@ def test_an_anchor_is_kept_in_seconds_however_it_was_said() -> None:
     assert Quota(1000, 86_400, seven_in_berlin) == Quota(1000, 86_400, 1_704_088_800.0)
 
 
-def test_no_anchor_is_midnight_utc() -> None:
+def test_a_quota_without_an_anchor_begins_at_midnight_utc() -> None:
     assert Quota(1000, 86_400).anchor is None
     assert Quota(1000, 86_400).origin == 0
     assert Quota(1000, 86_400, 3600.5).origin == 3600.5
 
 
-def test_limits_are_values() -> None:
+def test_limits_compare_hash_and_copy_by_value() -> None:
     """Equal, hashed, copied and sent to other processes by their values."""
     limits: list[Any] = [Concurrency(5), Rate(10, 1), Window(10, 1), Quota(10, 1)]
     assert len({*limits, *limits}) == 4
@@ -119,7 +119,7 @@ def test_limits_do_not_change(kind: type[Any]) -> None:
     assert not hasattr(limit, "__dict__")
 
 
-def test_a_limit_can_be_recognised() -> None:
+def test_isinstance_recognises_a_limit() -> None:
     assert all(isinstance(made(kind), Limit) for kind in VALID)
     assert not isinstance("5 concurrent", Limit)
 
@@ -141,25 +141,25 @@ def refused(error: type[Exception], kind: type[Any], **changed: Any) -> str:
 
 @pytest.mark.parametrize(("kind", "field"), COUNTS)
 @pytest.mark.parametrize("value", NO_COUNT, ids=repr)
-def test_what_is_not_an_int_is_no_count(kind: type[Any], field: str, value: object) -> None:
+def test_a_limit_refuses_a_count_that_is_no_int(kind: type[Any], field: str, value: object) -> None:
     assert f"{field} must be an int" in refused(TypeError, kind, **{field: value})
 
 
 @pytest.mark.parametrize(("kind", "field"), COUNTS)
 @pytest.mark.parametrize("value", BAD_COUNT, ids=lambda value: f"{value.bit_length()} bits")
-def test_a_count_is_above_zero_and_below_what_lua_can_count(
+def test_a_limit_refuses_a_count_below_1_or_above_the_numbers_of_lua(
     kind: type[Any], field: str, value: int
 ) -> None:
     assert f"{field} must be" in refused(ValueError, kind, **{field: value})
 
 
 @pytest.mark.parametrize(("kind", "field"), [pair for pair in COUNTS if pair != (Rate, "capacity")])
-def test_a_count_cannot_be_left_open(kind: type[Any], field: str) -> None:
+def test_a_limit_refuses_a_count_of_none(kind: type[Any], field: str) -> None:
     assert "not None" in refused(TypeError, kind, **{field: None})
 
 
 @pytest.mark.parametrize("value", [True, False, "5", b"5", Decimal(5), [5], None], ids=repr)
-def test_what_is_no_number_is_no_rate(value: object) -> None:
+def test_a_rate_refuses_an_amount_that_is_no_number(value: object) -> None:
     assert "amount must be an int or a float" in refused(TypeError, Rate, amount=value)
 
 
@@ -198,7 +198,9 @@ def test_parts_of_a_token_that_cannot_be_counted_are_refused_with_a_way_out(
 
 @pytest.mark.parametrize(("kind", "field"), PERIODS + SLACKS)
 @pytest.mark.parametrize("value", [*NO_SECONDS, None], ids=repr)
-def test_what_is_no_number_is_no_time(kind: type[Any], field: str, value: object) -> None:
+def test_a_limit_refuses_a_time_that_is_no_number(
+    kind: type[Any], field: str, value: object
+) -> None:
     assert f"{field} must be an int or a float" in refused(TypeError, kind, **{field: value})
 
 
@@ -212,13 +214,13 @@ def test_a_time_is_finite_and_within_reason(kind: type[Any], field: str, value: 
 
 @pytest.mark.parametrize(("kind", "field"), PERIODS)
 @pytest.mark.parametrize("value", NO_TIME)
-def test_a_period_is_never_nothing(kind: type[Any], field: str, value: float) -> None:
+def test_a_limit_refuses_a_period_of_zero(kind: type[Any], field: str, value: float) -> None:
     assert "at least 0.000001 seconds" in refused(ValueError, kind, **{field: value})
 
 
 @pytest.mark.parametrize(("kind", "field"), SLACKS)
 @pytest.mark.parametrize("value", NO_TIME)
-def test_slack_may_be_nothing(kind: type[Any], field: str, value: float) -> None:
+def test_a_slack_may_be_zero(kind: type[Any], field: str, value: float) -> None:
     assert repr(made(kind, **{field: value}).slack) in {"0", "0.0"}
 
 
@@ -226,7 +228,7 @@ def test_slack_may_be_nothing(kind: type[Any], field: str, value: float) -> None
 @pytest.mark.parametrize(
     "unit", ["", "Tokens", "to kens", "cost", "max_sleep", "x" * 65, "🎟", "request", "for"]
 )
-def test_a_unit_must_fit_into_the_call_that_names_it(kind: type[Any], unit: str) -> None:
+def test_a_unit_must_be_a_valid_argument_of_acquire(kind: type[Any], unit: str) -> None:
     refused(ValueError, kind, unit=unit)
 
 
@@ -237,12 +239,12 @@ def test_a_unit_is_a_text(kind: type[Any], unit: object) -> None:
 
 
 @pytest.mark.parametrize("value", [*NO_COUNT])
-def test_what_a_bucket_starts_with_is_an_int(value: object) -> None:
+def test_initial_must_be_an_int(value: object) -> None:
     refused(TypeError, Rate, initial=value)
 
 
 @pytest.mark.parametrize("value", [-1, 2**53, 2**63])
-def test_what_a_bucket_starts_with_is_in_range(value: int) -> None:
+def test_initial_must_be_in_range(value: int) -> None:
     refused(ValueError, Rate, initial=value)
 
 
@@ -259,7 +261,7 @@ def test_steps_are_switched_by_a_bool_alone(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF, 2**63, 10**400, 1_704_067_200_000])
-def test_an_anchor_is_a_moment_of_our_age(value: float) -> None:
+def test_an_anchor_must_be_a_moment_of_our_age(value: float) -> None:
     refused(ValueError, Quota, anchor=value)
 
 
@@ -282,7 +284,7 @@ def test_slack_leaves_something_of_a_quotas_window(slack: float) -> None:
     st.sampled_from(COUNTS),
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
 )
-def test_a_count_is_taken_whole_or_refused(where: tuple[type[Any], str], value: Any) -> None:
+def test_a_count_is_kept_unchanged_or_refused(where: tuple[type[Any], str], value: Any) -> None:
     """Nothing in between: no value is bent into another, no other error comes out."""
     kind, field = where
     try:
@@ -327,5 +329,5 @@ def test_a_count_is_taken_whole_or_refused(where: tuple[type[Any], str], value: 
         ),
     ],
 )
-def test_a_limit_is_written_as_one_would_say_it(limit: Limit, text: str) -> None:
+def test_a_limit_is_written_as_readable_text(limit: Limit, text: str) -> None:
     assert str(limit) == text

@@ -55,9 +55,7 @@ def test_a_pickled_limiter_has_all_that_it_was_made_with(
 
 
 @pytest.mark.parametrize("processes", [4, None])
-def test_a_pickled_limiter_does_the_same_without_its_server(
-    name: str, processes: int | None
-) -> None:
+def test_a_pickled_limiter_keeps_its_fallback(name: str, processes: int | None) -> None:
     mode: Any = "local" if processes else "open"
     limiter = Limiter(name, "100/minute", store=URL, on_store_error=mode, processes=processes)
 
@@ -134,7 +132,9 @@ def test_a_limiter_whose_callback_does_not_pickle_is_not_pickled(name: str) -> N
     ids=lambda limiter: type(limiter).__name__,
 )
 @pytest.mark.parametrize("again", [*COPIES, *PICKLES], ids=range(len(COPIES) + len(PICKLES)))
-def test_a_classic_is_the_same_again(limiter: Semaphore | TokenBucket, again: Remade) -> None:
+def test_a_copied_or_pickled_classic_is_the_same_queue(
+    limiter: Semaphore | TokenBucket, again: Remade
+) -> None:
     other = again(limiter)
 
     assert type(other) is type(limiter)

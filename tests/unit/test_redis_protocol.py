@@ -156,17 +156,17 @@ def test_only_a_settlement_waits_for_the_release_behind_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [Resume, Reset])
-def test_a_statement_is_owed_until_it_is_worth_nothing(kind: type[Resume | Reset]) -> None:
+def test_a_statement_must_be_delivered_until_it_expires(kind: type[Resume | Reset]) -> None:
     assert kind(until=NEVER).owed_at(NOW)
     assert not kind(until=LONG_AGO).owed_at(NOW)
 
 
 @pytest.mark.parametrize("awaits", [Update("-"), Pause(1), Resume(), Reset(), AskStatus()])
-def test_an_operation_whose_caller_gets_the_error_is_not_owed(awaits: Operation) -> None:
+def test_an_operation_whose_caller_gets_the_error_need_not_be_delivered(awaits: Operation) -> None:
     assert not awaited(awaits).owed_at(NOW)
 
 
-def test_a_release_is_owed_even_if_its_caller_gets_the_error() -> None:
+def test_a_release_must_be_delivered_even_if_its_caller_gets_the_error() -> None:
     assert awaited(release(1)).owed_at(NOW)
 
 
@@ -188,7 +188,9 @@ def test_a_release_is_owed_even_if_its_caller_gets_the_error() -> None:
         ([release(1), Resume(), release(2)], "release s.1 1 1 - resume release s.1 2 1 -"),
     ],
 )
-def test_only_like_neighbours_are_written_as_one(operations: list[Operation], words: str) -> None:
+def test_only_equal_neighbouring_operations_are_written_as_one(
+    operations: list[Operation], words: str
+) -> None:
     assert text(write_requests(operations, [])) == words
 
 
@@ -213,7 +215,7 @@ def test_acquires_that_ask_for_the_same_are_written_as_one() -> None:
         (KNOWN, False, [Pause(1), release(1)], KNOWN),
     ],
 )
-def test_a_call_says_of_its_limits_what_its_requests_need(
+def test_the_statement_of_a_call_about_its_limits_follows_from_its_requests(
     declares: int, asks: bool, operations: list[Operation], statement: int
 ) -> None:
     assert choose_statement(declares, asks, operations) == statement

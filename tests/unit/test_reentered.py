@@ -92,19 +92,21 @@ SAYS: dict[str, Callable[[Scene], object]] = {
 
 
 @pytest.mark.parametrize("says", SAYS)
-def test_what_never_blocks_answers_inside_the_same_queue(scene: Scene, says: str) -> None:
+def test_calls_that_never_block_answer_inside_the_same_queue(scene: Scene, says: str) -> None:
     """H1: called in the middle of an acquire of the same thread."""
     answer = scene.interrupted_by(lambda: SAYS[says](scene))
     assert not isinstance(answer, Exception), answer
 
 
-def test_an_update_inside_the_queue_holds_as_soon_as_the_queue_is_left(scene: Scene) -> None:
+def test_an_update_inside_the_queue_takes_effect_as_soon_as_it_is_left(scene: Scene) -> None:
     """H1: SIGHUP reloads the limits while the thread acquires."""
     scene.interrupted_by(lambda: SAYS["update"](scene))
     assert scene.limiter.status().limits[0].capacity == 7
 
 
-def test_a_pause_and_a_drain_inside_the_queue_hold_as_soon_as_it_is_left(scene: Scene) -> None:
+def test_a_pause_and_a_drain_inside_the_queue_take_effect_as_soon_as_it_is_left(
+    scene: Scene,
+) -> None:
     """H1."""
     scene.interrupted_by(lambda: (SAYS["drain"](scene), SAYS["pause"](scene)))
     status = scene.limiter.status()

@@ -431,7 +431,7 @@ def test_a_caller_that_leaves_the_queue_is_cancelled_with_the_next_call() -> Non
     assert talk.session.idle
 
 
-def test_what_must_be_delivered_outlives_a_failure_and_what_must_not_is_dropped() -> None:
+def test_only_operations_that_must_be_delivered_outlive_a_failure() -> None:
     talk = Talk()
     release: list[Operation] = [Release(Caller("a", 1, "-"))]
     talk.session.run([*release, *talk.session.renewal.begin_round(talk.now)])

@@ -24,7 +24,7 @@ from tests.leases import LEASE, Leases, run
 # Lost ---------------------------------------------------------------------------------------------
 
 
-def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(
+def test_a_body_is_cancelled_before_its_lease_can_end(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """S2: given a server that is unavailable, when the lease counted from its sending ends, then
@@ -50,7 +50,7 @@ def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(
     assert lost
 
 
-def test_a_renewal_moves_the_watch_on(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_renewal_extends_the_watch(leases: Leases, block: Callable[[], Any]) -> None:
     """S2: for as long as renewals succeed no task is disturbed; then the lease counts from the last
     of them.
     """
@@ -72,7 +72,7 @@ def test_a_renewal_moves_the_watch_on(leases: Leases, block: Callable[[], Any]) 
     assert 4 * LEASE - 0.1 <= ended[0] <= 4 * LEASE
 
 
-def test_a_renewal_under_a_shorter_lease_moves_it_back(
+def test_a_renewal_with_a_shorter_lease_shortens_the_watch(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """S2: a lease declared shorter elsewhere is the one that counts from the next renewal on."""
@@ -87,7 +87,7 @@ def test_a_renewal_under_a_shorter_lease_moves_it_back(
     assert run(leases, story()) <= 1.0
 
 
-def test_what_the_store_has_forgotten_is_lost_at_once(
+def test_a_permit_that_the_store_has_forgotten_is_lost_at_once(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """F45, S4: a renewal that finds nothing to renew ends the body that moment, and not when the
@@ -104,7 +104,7 @@ def test_what_the_store_has_forgotten_is_lost_at_once(
     assert run(leases, story()) == pytest.approx(2.0, abs=0.001)
 
 
-def test_a_body_learns_of_it_before_it_goes_on_after_the_loop_was_blocked(
+def test_a_body_is_cancelled_before_it_goes_on_after_the_loop_was_blocked(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """F12: the loop stood still for two leases, and the body's await is done meanwhile: it is
@@ -124,7 +124,7 @@ def test_a_body_learns_of_it_before_it_goes_on_after_the_loop_was_blocked(
     assert went_on == []
 
 
-def test_a_body_that_ran_on_past_the_loss_is_told_at_its_end(
+def test_a_block_raises_at_its_end_if_its_body_ran_on_past_the_loss(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """F12: it blocked the loop itself and never awaited: `lost` is true by the clock, and the block
@@ -144,7 +144,7 @@ def test_a_body_that_ran_on_past_the_loss_is_told_at_its_end(
     assert seen == [True]
 
 
-def test_a_body_that_swallows_the_cancellation_is_told_at_its_end(
+def test_a_block_raises_at_its_end_if_its_body_swallows_the_cancellation(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """It may clean up, or do anything else, though the loss is raised once more."""
@@ -161,7 +161,7 @@ def test_a_body_that_swallows_the_cancellation_is_told_at_its_end(
     run(leases, story())
 
 
-def test_a_permit_that_comes_too_late_opens_no_block(
+def test_a_block_does_not_begin_with_a_permit_that_came_too_late(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """S2: its reply was on the way for longer than the lease: the body does not begin, in a task or
@@ -182,7 +182,9 @@ def test_a_permit_that_comes_too_late_opens_no_block(
     assert begun == []
 
 
-def test_the_error_says_what_was_lost_and_when(leases: Leases, block: Callable[[], Any]) -> None:
+def test_the_error_names_the_limiter_and_the_moment_of_the_loss(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     async def story() -> None:
         async with block():
             asyncio.get_running_loop().call_later(2.0, leases.forget)
@@ -204,7 +206,7 @@ def test_the_error_says_what_was_lost_and_when(leases: Leases, block: Callable[[
 # Not lost -----------------------------------------------------------------------------------------
 
 
-def test_whoever_leaves_in_time_hears_nothing(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_block_that_ends_in_time_raises_nothing(leases: Leases, block: Callable[[], Any]) -> None:
     """And nothing is left that could go off later."""
 
     async def story() -> str:
@@ -220,7 +222,7 @@ def test_whoever_leaves_in_time_hears_nothing(leases: Leases, block: Callable[[]
 
 @pytest.mark.parametrize("way", ["release", "arelease"])
 @pytest.mark.parametrize("after", [LEASE / 2, 2 * LEASE])
-def test_what_the_body_gave_back_itself_was_lost_before_or_is_never(
+def test_a_permit_released_by_the_body_is_lost_only_if_it_was_lost_before(
     leases: Leases, api: Limiter, way: str, after: float
 ) -> None:
     """A permit that was given back in time is watched no more; one that was lost already raises at
@@ -245,7 +247,7 @@ def test_what_the_body_gave_back_itself_was_lost_before_or_is_never(
             run(leases, story())
 
 
-def test_a_permit_without_a_block_is_only_marked(leases: Leases, api: Limiter) -> None:
+def test_a_lost_permit_without_a_block_is_only_marked(leases: Leases, api: Limiter) -> None:
     """headgate does not know the body of an awaited acquire: a caller that wants the error enters a
     block.
     """
@@ -275,9 +277,7 @@ def test_by_default_a_block_that_loses_its_lease_is_only_marked(
 
 
 @pytest.mark.parametrize("way", ["async with", "with"])
-def test_a_block_that_a_permit_is_given_later_is_watched_too(
-    leases: Leases, api: Limiter, way: str
-) -> None:
+def test_a_later_block_of_a_permit_is_watched_too(leases: Leases, api: Limiter, way: str) -> None:
     """After `await acquire()`: a task is cancelled where it awaits, and the block raises
     the error.
     """
@@ -321,7 +321,7 @@ def test_a_lost_permit_stays_lost_after_its_release(leases: Leases, api: Limiter
     assert run(leases, story()) == [True, False]
 
 
-def test_in_memory_nothing_is_leased_and_nothing_watched() -> None:
+def test_in_memory_a_permit_has_no_lease_and_no_watch() -> None:
     limiter = Limiter("api", "5 concurrent", store=MemoryStore(), on_lost="cancel")
 
     async def story() -> None:
@@ -334,7 +334,9 @@ def test_in_memory_nothing_is_leased_and_nothing_watched() -> None:
 # Threads ------------------------------------------------------------------------------------------
 
 
-def test_a_thread_is_told_when_it_leaves(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_thread_gets_the_error_at_the_end_of_its_block(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F12: it cannot be interrupted: it runs to its end, and has an error of its own or
     this one.
     """
@@ -352,7 +354,7 @@ def test_a_thread_is_told_when_it_leaves(leases: Leases, block: Callable[[], Any
     assert ran == ["to its end"]
 
 
-def test_a_thread_is_told_what_another_thread_has_heard(
+def test_a_thread_gets_the_error_for_a_loss_that_another_thread_received(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """F45: renewals are answered elsewhere."""
@@ -365,7 +367,7 @@ def test_a_thread_is_told_what_another_thread_has_heard(
 # Decorators ---------------------------------------------------------------------------------------
 
 
-def test_functions_are_bodies_too(leases: Leases, api: Limiter) -> None:
+def test_the_watch_covers_decorated_functions(leases: Leases, api: Limiter) -> None:
     @api
     async def fetch(seconds: float) -> str:
         await asyncio.sleep(seconds)
@@ -427,7 +429,7 @@ def test_an_async_generator_is_cancelled_where_it_awaits_and_its_caller_is_not(
     assert cleaned == [asyncio.CancelledError, LeaseLostError]
 
 
-def test_an_async_generator_goes_on_in_whatever_task_asks_for_more(
+def test_an_async_generator_goes_on_in_any_task_that_asks_for_more(
     leases: Leases, api: Limiter
 ) -> None:
     """And the watch with it: renewed, thrown into, closed, and lost in the task of its next

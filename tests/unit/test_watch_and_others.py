@@ -16,7 +16,9 @@ from tests.leases import LEASE, Leases, run
 # Cancellations of others --------------------------------------------------------------------------
 
 
-def test_an_error_of_the_bodys_own_wins(leases: Leases, block: Callable[[], Any]) -> None:
+def test_an_error_of_the_body_takes_precedence_over_the_loss(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """Whether it fails by itself after the loss or while it is cancelled for it; the task is as
     good as before.
     """
@@ -37,7 +39,9 @@ def test_an_error_of_the_bodys_own_wins(leases: Leases, block: Callable[[], Any]
     run(leases, story())
 
 
-def test_a_cancellation_of_others_is_not_ours(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_foreign_cancellation_stays_a_cancellation(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F8: cancelled before the loss, in the moment of the loss on either side of it, and after it
     in its clean-up: cancelled.
     """
@@ -71,7 +75,7 @@ def test_a_cancellation_of_others_is_not_ours(leases: Leases, block: Callable[[]
     run(leases, story("later", 2.0))
 
 
-def test_a_block_in_the_clean_up_of_a_cancelled_task_tells_of_its_own_loss(
+def test_a_block_in_the_clean_up_of_a_cancelled_task_raises_for_its_own_loss(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """F8: cancellations of the task from before the block have been raised already."""
@@ -93,7 +97,7 @@ def test_a_block_in_the_clean_up_of_a_cancelled_task_tells_of_its_own_loss(
     run(leases, story())
 
 
-def test_a_timeout_in_the_same_moment_comes_out_as_a_timeout(
+def test_a_timeout_at_the_moment_of_the_loss_stays_a_timeout(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """F8: the outer one is neither swallowed nor doubled; one inside of the block is, with all of
@@ -116,9 +120,7 @@ def test_a_timeout_in_the_same_moment_comes_out_as_a_timeout(
     run(leases, story())
 
 
-def test_a_timeout_after_the_loss_finds_its_own_cancellation(
-    leases: Leases, block: Callable[[], Any]
-) -> None:
+def test_a_timeout_after_the_loss_still_raises(leases: Leases, block: Callable[[], Any]) -> None:
     """F8: the block has undone its cancellation, so that the code around it counts right."""
 
     async def story() -> None:
@@ -172,7 +174,7 @@ def test_a_task_group_in_the_body_is_cancelled_with_it(
     assert max(ended) <= LEASE
 
 
-def test_a_task_group_that_fails_in_the_same_moment_fails_with_its_own_error(
+def test_a_task_group_that_fails_at_the_moment_of_the_loss_keeps_its_own_error(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """F8: the sibling's error cancels the task, the loss does too: the group must not take the one
@@ -198,7 +200,7 @@ def test_a_task_group_that_fails_in_the_same_moment_fails_with_its_own_error(
     "which", ["inner", "outer", "both", "both, the inner first", "both, the outer first"]
 )
 @pytest.mark.parametrize("second", ["another limiter", "the same"])
-def test_of_two_blocks_the_one_that_was_lost_is_told_of(
+def test_the_lost_one_of_two_blocks_raises(
     leases: Leases, api: Limiter, block: Callable[[], Any], second: str, which: str
 ) -> None:
     """Nested, each with a watch of its own: of two limiters, or of one that is entered twice.
@@ -237,7 +239,7 @@ def test_of_two_blocks_the_one_that_was_lost_is_told_of(
     ]
 
 
-def test_the_tasks_of_one_limiter_are_watched_over_one_by_one(
+def test_each_task_of_a_limiter_has_a_watch_of_its_own(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
     """The loss of one of them does not affect the others."""
