@@ -205,7 +205,7 @@ def in_folder(path: Path, *folders: str) -> bool:
     return any(path.is_relative_to(PACKAGE / folder) for folder in folders)
 
 
-def test_the_gate_decides_and_does_nothing_else() -> None:
+def test_the_gate_imports_no_clock_no_io_and_no_lock() -> None:
     """All imports of the gate, and their imports, have no clock, no I/O, no loop, no lock and no
     redis.
     """
@@ -238,7 +238,7 @@ OUTSIDE_REDIS = [path for path in PYTHON if not in_folder(path, "stores/redis")]
 STORE = "headgate.stores.redis"
 
 
-def test_an_extra_is_imported_in_one_place() -> None:
+def test_each_extra_is_imported_by_its_own_modules_alone() -> None:
     """The Redis store alone imports redis-py and hiredis; the module of a client or framework alone
     imports that.
     """
@@ -370,7 +370,7 @@ def test_a_session_has_no_loop_no_clock_and_no_connection() -> None:
     assert_kept(machines, lambda path: imported(path, ast.walk) & OUTSIDE)
 
 
-def test_what_is_for_tests_is_known_to_tests_alone() -> None:
+def test_only_tests_import_the_modules_for_tests() -> None:
     """Only headgate.testing imports its modules, and only the fixtures import pytest.
 
     The fixtures import headgate when a test asks for them.
@@ -417,7 +417,7 @@ def is_private(node: ast.AST) -> TypeGuard[ast.Attribute]:
     return isinstance(node, ast.Attribute) and node.attr[0] == "_" and node.attr[1] != "_"
 
 
-def test_it_is_imported_without_any_extra() -> None:
+def test_the_package_is_imported_without_any_extra() -> None:
     """`import headgate` brings none of the extras in and needs none. Every module can be imported
     but the Redis store's and those of the HTTP clients and frameworks.
     """
@@ -442,7 +442,7 @@ print(sorted(name for name in found if sys.modules[name]))
     )
 
 
-def test_nothing_is_generated_or_guessed_at_run_time() -> None:
+def test_no_module_generates_code_at_run_time() -> None:
     def breach(path: Path) -> set[str]:
         calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
         return {call.id for call in calls if isinstance(call, ast.Name)} & {
@@ -548,7 +548,7 @@ def test_twins_take_the_same_arguments() -> None:
     assert shared(lua) == shared(python)
 
 
-def test_nobody_is_excused_who_is_not_there() -> None:
+def test_each_exception_of_the_twins_names_a_function_that_exists() -> None:
     functions = {
         function for name in TWINS for function in (*python_functions(name), *lua_functions(name))
     }
@@ -572,7 +572,7 @@ CODE = [path for path in ours() if path.suffix in (".py", ".lua")]
 DOCUMENTS = [path for path in ours() if path.suffix == ".md"]
 
 
-def test_a_file_opens_with_its_law() -> None:
+def test_each_file_begins_with_a_docstring_or_comment_about_itself() -> None:
     """Its first line, and those after it, say which code lives there, and which must not."""
 
     def breach(path: Path) -> bool:
@@ -646,7 +646,7 @@ def lengths(path: Path, lines: list[str]) -> Iterator[tuple[str, int]]:
             yield lines[start], next(ends) - start + 1
 
 
-def test_no_file_knows_one_machine_or_a_registry() -> None:
+def test_no_file_names_a_machine_or_a_registry() -> None:
     """No absolute path of one machine, no package index, no host but those of links."""
     found: dict[str, Any] = {}
     for path in ours():
@@ -679,7 +679,7 @@ def test_the_public_names_are_those_of_the_package_itself() -> None:
     assert [name for name in headgate.__all__ if not getattr(headgate, name).__doc__] == []
 
 
-def test_what_is_public_is_written_about_and_nothing_else_is() -> None:
+def test_documents_name_all_public_names_and_import_no_others() -> None:
     """Every public name stands in a document. No document, example or demo imports from any deeper
     than headgate. The modules of HTTP clients, of frameworks and for tests are the exception: they
     are public as they are.
@@ -707,7 +707,7 @@ def test_what_is_public_is_written_about_and_nothing_else_is() -> None:
     assert deeper == []
 
 
-def test_public_methods_say_what_they_do() -> None:
+def test_every_public_method_has_a_docstring() -> None:
     """Every method and property of a public class that has no underscore before it."""
     silent = [
         f"{name}.{attribute}"
@@ -730,7 +730,7 @@ WRITTEN = {
 }
 
 
-def test_what_the_modules_beside_the_package_itself_offer_is_written_about() -> None:
+def test_documents_name_all_that_the_optional_modules_offer() -> None:
     """All names stand in `__all__`, have a docstring, down to the methods, and are found in their
     document.
     """
