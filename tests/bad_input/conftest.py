@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bad_input.values import Door
+from tests.bad_input.values import Listener
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
+def listener() -> Iterator[Listener]:
     """Where a server would be."""
-    door = Door()
-    yield door
-    door.close()
+    listener = Listener()
+    yield listener
+    listener.close()
 
 
 @pytest.fixture
-def nowhere(door: Door) -> Iterator[str]:
+def nowhere(listener: Listener) -> Iterator[str]:
     """The URL of a server; the test fails if a client connects."""
-    yield door.url
-    assert not door.opened(), "something was sent before the input was checked"
+    yield listener.url
+    assert not listener.opened(), "something was sent before the input was checked"

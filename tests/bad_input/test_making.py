@@ -30,8 +30,8 @@ from tests.bad_input.values import (
     NO_NAME,
     NO_NUMBER,
     NO_TIME,
-    Door,
     Hostile,
+    Listener,
     assert_sentence,
     shown,
 )
@@ -80,7 +80,7 @@ BOUNDS = [
     ("TokenBucket", "initial_tokens"),
 ]  # None and 0 are fine
 TIMES = [("Semaphore", "expiry"), ("TokenBucket", "refill_frequency")]
-PATIENCE = [
+WAITS = [
     ("Limiter", "max_sleep"),
     ("Semaphore", "max_sleep"),
     ("TokenBucket", "max_sleep"),
@@ -122,7 +122,7 @@ def test_a_count_is_within_reason(call: str, field: str, value: int, nowhere: st
         refused(ValueError, call, nowhere, **{field: value})
 
 
-@pytest.mark.parametrize(("call", "field"), TIMES + PATIENCE)
+@pytest.mark.parametrize(("call", "field"), TIMES + WAITS)
 @pytest.mark.parametrize("value", NO_NUMBER, ids=shown)
 def test_a_time_that_is_no_number_is_refused(
     call: str, field: str, value: object, nowhere: str
@@ -130,7 +130,7 @@ def test_a_time_that_is_no_number_is_refused(
     refused(TypeError, call, nowhere, **{field: value})
 
 
-@pytest.mark.parametrize(("call", "field"), TIMES + PATIENCE)
+@pytest.mark.parametrize(("call", "field"), TIMES + WAITS)
 @pytest.mark.parametrize("value", NO_TIME, ids=shown)
 def test_a_time_is_finite_and_within_reason(
     call: str, field: str, value: float, nowhere: str
@@ -307,16 +307,16 @@ def test_only_functions_are_decorated(function: Any, nowhere: str) -> None:
 # The other side: good input is sent ---------------------------------------------------------------
 
 
-async def test_good_input_is_sent_to_the_server(door: Door) -> None:
-    """The foundation of the tests of this folder: when anything is sent, the door knows."""
-    asking = asyncio.create_task(limiter(door.url).astatus())
-    await asyncio.to_thread(door.knock)
+async def test_good_input_is_sent_to_the_server(listener: Listener) -> None:
+    """The foundation of the tests of this folder: when anything is sent, the listener knows."""
+    asking = asyncio.create_task(limiter(listener.url).astatus())
+    await asyncio.to_thread(listener.wait_for_client)
     asking.cancel()
     await asyncio.wait([asking])
 
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, 1e-9, 0.5, 315_359_999], ids=shown)
-@pytest.mark.parametrize(("call", "field"), PATIENCE)
+@pytest.mark.parametrize(("call", "field"), WAITS)
 def test_any_max_sleep_and_retry_for_from_none_to_ten_years_is_accepted(
     call: str, field: str, value: float | None, nowhere: str
 ) -> None:

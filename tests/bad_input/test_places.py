@@ -22,7 +22,7 @@ from redis.exceptions import ResponseError
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
 from headgate.internals import queue_of, store_of
 from headgate.stores.redis.transport.failures import words
-from tests.bad_input.values import CANARY, INF, Door, Hostile, assert_sentence, shown
+from tests.bad_input.values import CANARY, INF, Hostile, Listener, assert_sentence, shown
 from tests.machine import scaled
 from tests.processes import finished
 from tests.servers import Server, as_user
@@ -295,12 +295,12 @@ def test_an_error_does_not_repeat_the_login_that_a_server_repeats() -> None:
 
 @pytest.mark.parametrize("library", [redis.asyncio.RedisCluster, valkey.asyncio.ValkeyCluster])
 def test_a_cluster_whose_addresses_are_mapped_is_refused(
-    library: Any, door: Door, nowhere: str
+    library: Any, listener: Listener, nowhere: str
 ) -> None:
     """We would go where its servers say they are, and not where the user's client goes."""
     client = library(
         host="127.0.0.1",
-        port=door.port,
+        port=listener.port,
         password=CANARY,
         address_remap=lambda address: ("elsewhere", 1),
     )
@@ -311,10 +311,10 @@ def test_a_cluster_whose_addresses_are_mapped_is_refused(
 
 @pytest.mark.parametrize("library", [redis.Sentinel, redis.asyncio.Sentinel])
 def test_a_primary_whose_address_is_forced_is_refused(
-    library: Any, door: Door, nowhere: str
+    library: Any, listener: Listener, nowhere: str
 ) -> None:
     """The same for Sentinels."""
-    sentinel = library([("127.0.0.1", door.port)], force_master_ip="10.0.0.1", password=CANARY)
+    sentinel = library([("127.0.0.1", listener.port)], force_master_ip="10.0.0.1", password=CANARY)
     with pytest.raises(TypeError) as caught:
         Limiter("x", "5/second", store=sentinel.master_for("mymaster"))
     assert_sentence(caught.value, "store=", "force_master_ip", "sentinel announce-ip")
@@ -457,7 +457,9 @@ def silence() -> Iterator[int]:
         yield silent.getsockname()[1]
 
 
-def assert_told(visit: Visit, url: str, place: str, caplog: pytest.LogCaptureFixture) -> None:
+def assert_raises_in_time(
+    visit: Visit, url: str, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A StoreError in time, that says where and how to go on, and does not show the password."""
     with caplog.at_level("DEBUG"):
         began = time.monotonic()
@@ -476,7 +478,9 @@ def assert_told(visit: Visit, url: str, place: str, caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize("visit", VISITS)
 def test_a_refused_connection_raises_at_once(visit: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert_told(VISITS[visit], f"redis://user:{CANARY}@127.0.0.1:1/0", "127.0.0.1:1/0", caplog)
+    assert_raises_in_time(
+        VISITS[visit], f"redis://user:{CANARY}@127.0.0.1:1/0", "127.0.0.1:1/0", caplog
+    )
 
 
 @pytest.mark.parametrize("visit", VISITS)
@@ -484,7 +488,7 @@ def test_an_unreachable_server_raises_within_the_connect_timeout(
     visit: str, black_hole: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"redis://user:{CANARY}@127.0.0.1:{black_hole}/2?socket_connect_timeout={TIMEOUT}"
-    assert_told(VISITS[visit], url, f"127.0.0.1:{black_hole}/2", caplog)
+    assert_raises_in_time(VISITS[visit], url, f"127.0.0.1:{black_hole}/2", caplog)
 
 
 @pytest.mark.parametrize("visit", ["async with", "with", "an asyncio client", "a client"])
@@ -493,7 +497,7 @@ def test_a_silent_server_raises_within_the_connect_timeout(
 ) -> None:
     """Logging in is part of connecting: a port that accepts and never answers is no server."""
     url = f"redis://user:{CANARY}@127.0.0.1:{silence}/0?socket_connect_timeout={TIMEOUT}"
-    assert_told(VISITS[visit], url, f"127.0.0.1:{silence}/0", caplog)
+    assert_raises_in_time(VISITS[visit], url, f"127.0.0.1:{silence}/0", caplog)
 
 
 class Parrot(Server):
@@ -517,11 +521,11 @@ def test_the_error_of_a_server_that_repeats_the_login_does_not_show_it(
     place = f"127.0.0.1:{parrot.port}/0"
     with redis.Redis(port=parrot.port) as client, pytest.raises(ResponseError, match=CANARY):
         client.execute_command("AUTH", CANARY)
-    assert_told(VISITS[visit], f"redis://user:{CANARY}@{place}", place, caplog)
+    assert_raises_in_time(VISITS[visit], f"redis://user:{CANARY}@{place}", place, caplog)
 
 
 def test_a_missing_socket_raises_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    assert_told(
+    assert_raises_in_time(
         VISITS["async with"],
         f"unix://user:{CANARY}@/nowhere/redis.sock?db=1",
         "/nowhere/redis.sock/1",
@@ -534,7 +538,7 @@ def test_a_port_that_does_not_speak_tls_raises_in_time(
 ) -> None:
     """Something listens and does not speak TLS: a wrong scheme, the commonest of mistakes."""
     url = f"rediss://user:{CANARY}@127.0.0.1:{silence}/0?socket_connect_timeout={TIMEOUT}"
-    assert_told(VISITS["async with"], url, f"127.0.0.1:{silence}/0", caplog)
+    assert_raises_in_time(VISITS["async with"], url, f"127.0.0.1:{silence}/0", caplog)
 
 
 def test_a_password_of_special_characters_is_percent_encoded(own_server: Server, name: str) -> None:

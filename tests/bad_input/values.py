@@ -1,4 +1,4 @@
-"""Bad values, the form of a good answer to them, and a door that shows each connection."""
+"""Bad values, the form of a good answer to them, and a listener that shows each connection."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def shown(value: object) -> str:
     return validation.show(value)
 
 
-class Door:
+class Listener:
     """A port of this machine, and whether a client has connected to it."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Door:
             first.close()
             return bool(address != ours.getsockname())
 
-    def knock(self) -> None:
+    def wait_for_client(self) -> None:
         """Wait for a client to come."""
         self._socket.settimeout(LONG)
         self._socket.accept()[0].close()
