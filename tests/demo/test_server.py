@@ -13,8 +13,8 @@ from demo.rules import Doorkeeper, Rules, Verdict, ideal_time
 MILLISECOND = 1_000_000
 
 
-class Door:
-    """A door whose calls name the time in milliseconds."""
+class Service:
+    """A service whose calls name the time in milliseconds."""
 
     def __init__(self, amount: int, at_once: int) -> None:
         self._keeper = Doorkeeper(Rules(amount=amount, per=1.0, at_once=at_once))
@@ -38,76 +38,76 @@ class Door:
 
 
 def test_the_server_admits_its_amount_and_refuses_one_more_in_the_same_second() -> None:
-    door = Door(amount=3, at_once=100)
+    service = Service(amount=3, at_once=100)
 
-    verdicts = [door.visit(at) for at in (0, 10, 20, 30)]
+    verdicts = [service.visit(at) for at in (0, 10, 20, 30)]
 
     assert verdicts == ["ok", "ok", "ok", "rate"]
 
 
 def test_the_window_opens_exactly_one_period_after_the_oldest_call() -> None:
-    door = Door(amount=2, at_once=100)
-    door.visit(5)
-    door.visit(900)
+    service = Service(amount=2, at_once=100)
+    service.visit(5)
+    service.visit(900)
 
-    assert door.visit(1005 - 0.000_001) == "rate"
-    assert door.visit(1005) == "ok"
+    assert service.visit(1005 - 0.000_001) == "rate"
+    assert service.visit(1005) == "ok"
 
 
 def test_a_burst_at_the_end_of_a_second_forbids_one_at_the_start_of_the_next() -> None:
-    door = Door(amount=2, at_once=100)
-    door.visit(990)
-    door.visit(995)
+    service = Service(amount=2, at_once=100)
+    service.visit(990)
+    service.visit(995)
 
     assert (
-        door.visit(1001) == "rate"
+        service.visit(1001) == "rate"
     )  # a window that starts anew every second would have passed this
-    assert door.visit(1990) == "ok"
-    assert door.visit(1994) == "rate"
-    assert door.visit(1995) == "ok"
+    assert service.visit(1990) == "ok"
+    assert service.visit(1994) == "rate"
+    assert service.visit(1995) == "ok"
 
 
 def test_a_refused_call_does_not_count() -> None:
-    door = Door(amount=1, at_once=100)
-    door.visit(0)
+    service = Service(amount=1, at_once=100)
+    service.visit(0)
 
     for at in range(100, 1000, 100):
-        assert door.visit(at) == "rate"
+        assert service.visit(at) == "rate"
 
-    assert door.visit(1000) == "ok"
+    assert service.visit(1000) == "ok"
 
 
 def test_the_server_admits_as_many_at_once_as_its_limit_and_a_leaver_makes_room() -> None:
-    door = Door(amount=100, at_once=2)
-    door.arrive(0)
-    door.arrive(0)
+    service = Service(amount=100, at_once=2)
+    service.arrive(0)
+    service.arrive(0)
 
-    assert door.arrive(1) == "concurrency"
-    door.leave()
-    assert door.arrive(1) == "ok"
-    assert door.arrive(1) == "concurrency"
+    assert service.arrive(1) == "concurrency"
+    service.leave()
+    assert service.arrive(1) == "ok"
+    assert service.arrive(1) == "concurrency"
 
 
 def test_a_call_refused_for_concurrency_uses_nothing_of_the_rate() -> None:
-    door = Door(amount=2, at_once=1)
-    door.arrive(0)
-    door.arrive(1)  # refused: one is inside
-    door.leave()
+    service = Service(amount=2, at_once=1)
+    service.arrive(0)
+    service.arrive(1)  # refused: one is inside
+    service.leave()
 
-    assert door.visit(2) == "ok"
-    assert door.visit(3) == "rate"
+    assert service.visit(2) == "ok"
+    assert service.visit(3) == "rate"
 
 
 def test_every_call_is_counted_once_by_its_verdict() -> None:
-    door = Door(amount=2, at_once=1)
+    service = Service(amount=2, at_once=1)
 
-    door.arrive(0)
-    door.arrive(1)
-    door.leave()
-    door.visit(2)
-    door.visit(3)
+    service.arrive(0)
+    service.arrive(1)
+    service.leave()
+    service.visit(2)
+    service.visit(3)
 
-    assert door.counts == {"ok": 2, "rate": 1, "concurrency": 1}
+    assert service.counts == {"ok": 2, "rate": 1, "concurrency": 1}
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_when_calls_are_slow_it_is_the_concurrency_that_sets_the_ideal_time() ->
 
 def test_the_server_refuses_calls_only_on_a_schedule_faster_than_the_ideal() -> None:
     def refused(period: int) -> int:
-        door = Door(amount=20, at_once=20)
-        verdicts = [door.visit(batch * period) for batch in range(3) for _ in range(20)]
+        service = Service(amount=20, at_once=20)
+        verdicts = [service.visit(batch * period) for batch in range(3) for _ in range(20)]
         return len(verdicts) - verdicts.count("ok")
 
     assert refused(period=1000) == 0
