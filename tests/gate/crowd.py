@@ -78,7 +78,7 @@ DEEDS = [
     "release",
     "release",
 ]
-PATIENCE = [None, None, None, 0, 1_000, SECOND]
+MAX_SLEEPS = [None, None, None, 0, 1_000, SECOND]
 numbers = st.tuples(st.integers(0, len(DEEDS) - 1), st.integers(0, 999), st.integers(0, 11))
 
 
@@ -104,7 +104,7 @@ def events(limits: Sequence[Limit], size: int = 40) -> st.SearchStrategy[list[Ev
             case "back":
                 return "time", -span_of(large) * (1 + small) // 6
             case "ask":
-                return "ask", 1 + large % most, PATIENCE[small % len(PATIENCE)]
+                return "ask", 1 + large % most, MAX_SLEEPS[small % len(MAX_SLEEPS)]
             case "pay_back":
                 return "pay_back", large % 6, 1 + small
             case other:

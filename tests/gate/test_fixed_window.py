@@ -16,7 +16,7 @@ from headgate.limits import Quota
 from headgate.validation import microseconds
 from tests.gate.crowd import SECOND, START, Crowd, events, quotas, same, twin
 
-HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
+RESERVES_AHEAD = st.sampled_from([0, 0, 50_000, SECOND])
 DAY = 86_400 * SECOND
 
 
@@ -57,7 +57,7 @@ def test_no_window_has_more_than_the_amount(data: st.DataObject) -> None:
     window has more than `amount`.
     """
     limit = data.draw(quotas())
-    crowd = Crowd(limit, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([limit])))
+    crowd = Crowd(limit, reserve_ahead=data.draw(RESERVES_AHEAD)).play(data.draw(events([limit])))
 
     assert_never_over(limit, crowd)
 
@@ -134,12 +134,12 @@ def test_the_estimate_for_many_is_when_the_last_of_them_passes(data: st.DataObje
     crowd = Crowd(limit).play(data.draw(events([limit])))
     counted(crowd)
     many = data.draw(st.integers(1, 40))
-    told = [crowd.ask(1).t for _ in range(many)]
+    estimate = [crowd.ask(1).t for _ in range(many)]
 
     while crowd.gate.queue:
         crowd.time(crowd.gate.next_at() - crowd.now)
 
-    assert [passed.t for passed in crowd.passed[-many:]] == told
+    assert [passed.t for passed in crowd.passed[-many:]] == estimate
 
 
 # Giving up ----------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from tests.gate.crowd import (
 MIXTURES = st.lists(kinds, min_size=1, max_size=3)
 RATED_MIXTURES = st.lists(rated, min_size=1, max_size=3)
 HUNDRED = 100
-HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
+RESERVES_AHEAD = st.sampled_from([0, 0, 50_000, SECOND])
 
 
 def assert_never_over(limit: Limit, crowd: Crowd) -> None:
@@ -59,7 +59,7 @@ def test_each_limit_holds_as_if_it_were_alone_and_the_order_is_kept(data: st.Dat
     fences and places only grow.
     """
     limits = data.draw(MIXTURES)
-    crowd = Crowd(*limits, reserve_ahead=data.draw(HORIZONS))
+    crowd = Crowd(*limits, reserve_ahead=data.draw(RESERVES_AHEAD))
     for event in data.draw(events(limits)):
         crowd.play([event])
         for limit, rule in zip(limits, crowd.gate.rules, strict=True):

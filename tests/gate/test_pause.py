@@ -39,19 +39,19 @@ def test_the_estimate_of_a_caller_in_a_pause_is_the_moment_of_its_grant(
     gate.acquire(START, "first", {})
     gate.pause(START, end - START)
 
-    told = {}
+    estimates = {}
     for number in range(10):
         answer = gate.acquire(START, number, {})
         assert isinstance(answer, Wait)
-        told[number] = answer.t
+        estimates[number] = answer.t
 
     while gate.queue:
         for caller, grant in gate.advance(gate.next_at()):
-            moment = told.pop(caller)
+            moment = estimates.pop(caller)
             assert end <= grant.t == moment or (
                 isinstance(limit, Quota) and end <= grant.t < moment
             )
-    assert told == {}
+    assert estimates == {}
 
 
 @KINDS
@@ -87,12 +87,12 @@ def test_a_reserved_moment_is_earlier_than_the_end_of_any_pause() -> None:
     """
     gate = gate_of(Rate(1, per=1, capacity=1))
     gate.acquire(START, "first", {})
-    booked = gate.acquire(START, "second", {}, reserve_ahead=2 * SECOND)
-    assert isinstance(booked, Grant)
+    reserved = gate.acquire(START, "second", {}, reserve_ahead=2 * SECOND)
+    assert isinstance(reserved, Grant)
 
     gate.pause(START, 1)
 
-    assert gate.not_before == booked.t + 1
+    assert gate.not_before == reserved.t + 1
 
 
 def test_a_slower_rate_that_is_set_in_a_pause_counts_from_then_on() -> None:

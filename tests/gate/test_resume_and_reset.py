@@ -44,12 +44,12 @@ def test_a_resume_without_a_pause_changes_nothing() -> None:
     """T3: reservations stay, and no caller passes before them."""
     gate = gate_of(Rate(1, per=1))
     gate.acquire(START, "now", {})
-    booked = gate.acquire(START, "soon", {}, reserve_ahead=2 * SECOND)
-    assert isinstance(booked, Grant)
+    reserved = gate.acquire(START, "soon", {}, reserve_ahead=2 * SECOND)
+    assert isinstance(reserved, Grant)
 
     gate.resume(START)
 
-    assert (gate.not_before, gate.pause_left()) == (booked.t, 0)
+    assert (gate.not_before, gate.pause_left()) == (reserved.t, 0)
 
 
 def test_no_caller_passes_before_a_reserved_moment_when_a_pause_is_ended() -> None:
@@ -58,14 +58,14 @@ def test_no_caller_passes_before_a_reserved_moment_when_a_pause_is_ended() -> No
     """
     gate = gate_of(Concurrency(5), Rate(1, per=1, unit="tokens"))
     gate.acquire(START, "now", {"tokens": 1})
-    booked = gate.acquire(START, "soon", {"tokens": 1}, reserve_ahead=2 * SECOND)
-    assert isinstance(booked, Grant)
+    reserved = gate.acquire(START, "soon", {"tokens": 1}, reserve_ahead=2 * SECOND)
+    assert isinstance(reserved, Grant)
     gate.pause(START, 60 * SECOND)
 
     gate.resume(START)
 
     assert gate.acquire(START, "other", {}, reserve_ahead=2 * SECOND) == Grant(
-        booked.t, booked.fence + 1
+        reserved.t, reserved.fence + 1
     )
 
 
@@ -138,14 +138,14 @@ def test_a_reservation_from_before_a_reset_gives_nothing_back() -> None:
     """T9: the same, of a moment ahead: the counts begin behind it."""
     gate = gate_of(Rate(1, per=1, capacity=5))
     gate.acquire(START, "all", {"requests": 5})
-    booked = gate.acquire(START, "soon", {}, reserve_ahead=2 * SECOND)
-    assert isinstance(booked, Grant)
+    reserved = gate.acquire(START, "soon", {}, reserve_ahead=2 * SECOND)
+    assert isinstance(reserved, Grant)
     gate.reset(START)
     gate.acquire(START, "after", {"requests": 5}, reserve_ahead=2 * SECOND)
 
-    gate.cancel(booked.t + 1, {}, booked.t - 1)
+    gate.cancel(reserved.t + 1, {}, reserved.t - 1)
 
-    assert gate.rules[0].left(booked.t + 1) == 0
+    assert gate.rules[0].left(reserved.t + 1) == 0
 
 
 def test_a_bucket_is_reset_to_its_initial_tokens() -> None:

@@ -19,7 +19,7 @@ from headgate.gate.sliding_window import SlidingWindowRule as Rule
 from headgate.limits import Window
 from tests.gate.crowd import SECOND, START, Crowd, Passed, events, same, twin, windows
 
-HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
+RESERVES_AHEAD = st.sampled_from([0, 0, 50_000, SECOND])
 
 
 def assert_never_over(limit: Window, crowd: Crowd) -> None:
@@ -49,7 +49,7 @@ def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject)
     has more than `amount`.
     """
     limit = data.draw(windows())
-    crowd = Crowd(limit, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([limit])))
+    crowd = Crowd(limit, reserve_ahead=data.draw(RESERVES_AHEAD)).play(data.draw(events([limit])))
 
     assert_never_over(limit, crowd)
 

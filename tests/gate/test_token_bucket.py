@@ -21,7 +21,7 @@ from headgate.limits import Rate
 from headgate.validation import rational
 from tests.gate.crowd import SECOND, START, Crowd, Event, amounts, events, rates, same, twin
 
-HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
+RESERVES_AHEAD = st.sampled_from([0, 0, 50_000, SECOND])
 HOUR = 3600
 LONG_RUN = 10_000_000
 COARSE = Rate(0.007, per=HOUR, capacity=12)  # a tick is ten microseconds
@@ -83,7 +83,7 @@ def test_no_interval_has_more_than_the_burst_and_the_refill_of_its_time(
     interval has more than B + r d.
     """
     rate = data.draw(rates())
-    crowd = Crowd(rate, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([rate])))
+    crowd = Crowd(rate, reserve_ahead=data.draw(RESERVES_AHEAD)).play(data.draw(events([rate])))
 
     assert_never_over(rate, crowd)
 
