@@ -67,7 +67,7 @@ class Python(NamedTuple):
         return VENVS / f"{self.release}{'t' * self.version.endswith('t')}"
 
 
-class Line(NamedTuple):
+class Row(NamedTuple):
     """Of the table; `why`: the reason why it could not run here."""
 
     python: str
@@ -100,7 +100,7 @@ def main() -> int:
     return bool(failed)
 
 
-def lines(versions: list[str], quick: bool) -> Iterator[Line]:
+def lines(versions: list[str], quick: bool) -> Iterator[Row]:
     """One for each interpreter and loop, and for each interpreter that is not here."""
     found = {python.version: python for python in interpreters() if python.version in versions}
     newest = max(
@@ -108,11 +108,11 @@ def lines(versions: list[str], quick: bool) -> Iterator[Line]:
     )
     for version in versions:
         if version in found:
-            yield from told_by(
+            yield from run_each_loop(
                 found[version], quickly(version, newest) if quick else dict.fromkeys(LOOPS, CORE)
             )
         else:
-            yield Line(version, "any", why="no such interpreter on this machine")
+            yield Row(version, "any", why="no such interpreter on this machine")
 
 
 def quickly(version: str, newest: str) -> dict[str, Stories]:
@@ -121,11 +121,11 @@ def quickly(version: str, newest: str) -> dict[str, Stories]:
     return mine | (dict.fromkeys(LOOPS[1:], CALM) if version == newest else {})
 
 
-def told_by(python: Python, stories: dict[str, Stories]) -> Iterator[Line]:
+def run_each_loop(python: Python, stories: dict[str, Stories]) -> Iterator[Row]:
     trouble = installed(python) if stories else ""
     for loop, words in stories.items():
         why = trouble or lacking(python, loop)
-        yield Line(python.release, loop, why=why) if why else told(python, loop, words)
+        yield Row(python.release, loop, why=why) if why else run_on(python, loop, words)
 
 
 # Finding them -------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def failure(command: list[str]) -> str:
 # Running them -------------------------------------------------------------------------------------
 
 
-def told(python: Python, loop: str, stories: Stories) -> Line:
+def run_on(python: Python, loop: str, stories: Stories) -> Row:
     """The results of the tests, there and on that loop."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -221,7 +221,7 @@ def told(python: Python, loop: str, stories: Stories) -> Line:
         held, failed = read(report) if report.exists() else (0, ("the whole run",))
     if failed:
         print(done.stdout, file=sys.stderr)
-    return Line(python.release, loop, held, failed, monotonic() - start)
+    return Row(python.release, loop, held, failed, monotonic() - start)
 
 
 def read(report: Path) -> tuple[int, tuple[str, ...]]:

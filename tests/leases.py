@@ -89,7 +89,7 @@ def run(leases: Leases, story: Coroutine[Any, Any, Any]) -> Any:
     others.
     """
 
-    async def told() -> Any:
+    async def run_story() -> Any:
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -98,4 +98,4 @@ def run(leases: Leases, story: Coroutine[Any, Any, Any]) -> Any:
             assert task.cancelling() == 0
             await asyncio.sleep(0)  # nor one that is still to come
 
-    return virtual.run(told(), leases.clock)
+    return virtual.run(run_story(), leases.clock)

@@ -24,7 +24,7 @@ DOWN_AFTER = (
 )
 CALM = 60_000  # the same where none does: a busy machine is no failover
 FAILOVER = 1000  # milliseconds that a failover may take before it is tried again
-NOBODY = 1  # a port without a listener
+UNUSED_PORT = 1  # a port without a listener
 GUEST = "guest"  # the user by which clients ask a Sentinel
 GUESTS_PASSWORD = "the-sentinels-password"
 
@@ -80,7 +80,7 @@ class Watcher(Server):
         return [self._program, str(self._configuration), "--sentinel"]
 
     def _first_configuration(self) -> str:
-        door = " ".join(self._door()).replace(" --", "\n").removeprefix("--")
+        network_options = " ".join(self._network_options()).replace(" --", "\n").removeprefix("--")
         watch = {
             "down-after-milliseconds": self._down_after,
             "failover-timeout": FAILOVER,
@@ -91,7 +91,7 @@ class Watcher(Server):
                 *[
                     "bind 127.0.0.1",
                     f"dir {self._folder.name}",
-                    door,
+                    network_options,
                     "tls-replication yes" if self.certificate else "",
                 ],
                 *[f"user {GUEST} on >{GUESTS_PASSWORD} &* +@all", f"sentinel myid {self.identity}"],
@@ -176,7 +176,7 @@ class Sentinels:
     def stop_copying(self) -> None:
         """Later writes are lost with the primary."""
         self.copy()
-        self.replica.admin.replicaof("127.0.0.1", NOBODY)
+        self.replica.admin.replicaof("127.0.0.1", UNUSED_PORT)
 
     def kill_primary(self) -> Copy:
         """kill -9; the dead one. Another server is the primary when `promoted(dead)` says so."""
@@ -186,12 +186,14 @@ class Sentinels:
 
     def promoted(self, former: Copy) -> bool:
         """Whether another one than `former` is the primary, and every Sentinel says so."""
-        heir = next(copy for copy in self.copies if copy is not former)
+        successor = next(copy for copy in self.copies if copy is not former)
         return holds(
             lambda: (
-                heir.leads()
+                successor.leads()
                 and all(
-                    watcher.primary_port() == heir.port for watcher in self.watchers if watcher.runs
+                    watcher.primary_port() == successor.port
+                    for watcher in self.watchers
+                    if watcher.runs
                 )
             )
         )

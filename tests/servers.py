@@ -202,9 +202,16 @@ class Server:
         """The command that runs it."""
         options = f"--bind 127.0.0.1 --appendonly no --daemonize no --dir {self._folder.name}"
         user = f"--user {USER} on >{PASSWORD} {self._rights}"
-        return [self._program, *options.split(), *self._door(), "--save", "", *user.split()]
+        return [
+            self._program,
+            *options.split(),
+            *self._network_options(),
+            "--save",
+            "",
+            *user.split(),
+        ]
 
-    def _door(self) -> list[str]:
+    def _network_options(self) -> list[str]:
         """Where it listens, and how it speaks there."""
         if self.certificate is None:
             return ["--port", str(self.port)]

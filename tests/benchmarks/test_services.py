@@ -45,11 +45,11 @@ def test_the_service_refuses_no_call_of_a_limited_fleet(
     """
     rules = Rules(1000, at_once=20, per=0.5, call_time=0.02)
 
-    told = run(Order(client, "", 60, redis_url, name, rules, 0.06), 2)
+    result = run(Order(client, "", 60, redis_url, name, rules, 0.06), 2)
 
-    assert (told.statuses, told.calls, told.refused.total()) == ({200: 60}, 60, 0)
-    assert told.most <= 20
-    assert told.seconds > 60 / 20 * 0.02
+    assert (result.statuses, result.calls, result.refused.total()) == ({200: 60}, 60, 0)
+    assert result.most <= 20
+    assert result.seconds > 60 / 20 * 0.02
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_run_is_as_promised_without_refusals_and_within_3_percent(
     answered: int, refused: dict[str, int], seconds: float, met: bool
 ) -> None:
     """All answered, no 429, and at most 3 % over the best time."""
-    told = Told(Counter({200: answered}), 100, Counter(refused), 20, seconds)
+    result = Told(Counter({200: answered}), 100, Counter(refused), 20, seconds)
 
-    assert services.as_promised(told, 100, 10.0) is met
+    assert services.as_promised(result, 100, 10.0) is met
 
 
 def test_the_table_shows_a_broken_promise(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +149,7 @@ def test_a_fleet_with_limits_twice_too_high_adopts_the_right_ones(
         assert "headgate" not in entrant or len(counts.turned_away) <= 5
 
 
-def told(admitted: list[float], turned_away: list[float]) -> Outcome:
+def result(admitted: list[float], turned_away: list[float]) -> Outcome:
     """Of a run of 12 s that began at 100."""
     counts = Counts(
         0,
@@ -167,12 +167,12 @@ def test_a_fleet_has_settled_when_hardly_anything_is_refused() -> None:
     """One in a hundred calls, and before three quarters of the run are over."""
     answered = [number / 25 for number in range(300)]
 
-    assert told(answered, []) == Outcome(300, 0, 0.0, 0.0, 300)
-    assert told(answered, [2.0, 2.0, 3.0]) == Outcome(300, 3, 3.0, 0.0, 300)
-    assert told(answered, [1.0, 2.0, 3.0, 4.0, 11.0]).settled == 3.0
-    assert told(answered, [10.0, 10.0, 10.0, 10.0]).settled is None
-    assert told([], []) == Outcome(0, 0, 0.0, 0.0, 300)
-    assert told(answered, []).share == 1.0
+    assert result(answered, []) == Outcome(300, 0, 0.0, 0.0, 300)
+    assert result(answered, [2.0, 2.0, 3.0]) == Outcome(300, 3, 3.0, 0.0, 300)
+    assert result(answered, [1.0, 2.0, 3.0, 4.0, 11.0]).settled == 3.0
+    assert result(answered, [10.0, 10.0, 10.0, 10.0]).settled is None
+    assert result([], []) == Outcome(0, 0, 0.0, 0.0, 300)
+    assert result(answered, []).share == 1.0
 
 
 def test_the_table_shows_the_effect_of_wrong_limits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,7 +135,7 @@ def run(numbers: list[str]) -> dict[str, str]:
         ]
         subprocess.run(words, cwd=ROOT, check=False)
         outcomes = read(report)
-    return {number: told(citing()[number], outcomes) for number in numbers}
+    return {number: result_of(citing()[number], outcomes) for number in numbers}
 
 
 def read(report: Path) -> dict[str, Counter[str]]:
@@ -150,7 +150,7 @@ def read(report: Path) -> dict[str, Counter[str]]:
     return outcomes
 
 
-def told(tests: list[Test], outcomes: dict[str, Counter[str]]) -> str:
+def result_of(tests: list[Test], outcomes: dict[str, Counter[str]]) -> str:
     sums = sum((outcomes[test.node] for test in tests), Counter[str]())
     if sums["failed"] or not sums[HELD]:
         return f"NOT HELD in {sums['failed']} of {sums.total()} runs"

@@ -84,7 +84,7 @@ def main(words: list[str]) -> int:
     ]
     made = sum(map(len, picked.values()))
     print(f"{made - len(survivors)} of {made} killed")
-    return told(survivors, stale, reasons)
+    return report(survivors, stale, reasons)
 
 
 def judged(jury: Jury, file: str, made: list[Mutant]) -> list[str]:
@@ -108,7 +108,7 @@ def judged(jury: Jury, file: str, made: list[Mutant]) -> list[str]:
     return survivors
 
 
-def told(survivors: list[str], stale: list[str], reasons: dict[str, str]) -> int:
+def report(survivors: list[str], stale: list[str], reasons: dict[str, str]) -> int:
     unknown = [name for name in survivors if name not in reasons]
     for name in survivors:
         print(f"survives: {name}\n    {reasons.get(name, 'nothing is said of it')}")

@@ -110,12 +110,12 @@ class Jury:
             self.client.function_flush()
             wire.load(self.client)
             with deadline():
-                return next(filter(None, map(self._told, list(self.stories))), None)
+                return next(filter(None, map(self._difference, list(self.stories))), None)
         except Exception as error:  # it does not even load, or does not come to an end
             self._start_anew()
             return f"{error!r}"
 
-    def _told(self, story: Story) -> str | None:
+    def _difference(self, story: Story) -> str | None:
         """The difference between the twins in `story`."""
         spoken = wire.Wire(self.client, f"{self._token}-{next(self._numbers)}")
         try:

@@ -30,35 +30,35 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-async def acquire(limiter: Limiter, who: str) -> None:
+async def acquire(limiter: Limiter, caller: str) -> None:
     asked = asyncio.ensure_future(limiter.acquire())
     await asyncio.sleep(0)
     await limiter.astatus()  # arrives behind it
-    say(who, "asks")
+    say(caller, "asks")
     try:
-        permits[who] = await asked
+        permits[caller] = await asked
     except StoreError:
-        say(who, "StoreError")
+        say(caller, "StoreError")
     else:
-        say(who, "inside", permits[who].fence)
+        say(caller, "inside", permits[caller].fence)
 
 
-async def stay(limiter: Limiter, who: str) -> None:
+async def stay(limiter: Limiter, caller: str) -> None:
     try:
         async with limiter.acquire() as permit:
-            say(who, "inside", permit.fence)
+            say(caller, "inside", permit.fence)
             await asyncio.sleep(0.75)
-            say(who, "went on")
+            say(caller, "went on")
     except LeaseLostError:
-        say(who, "ended LeaseLostError")
+        say(caller, "ended LeaseLostError")
 
 
-async def release(limiter: Limiter, who: str) -> None:
-    say(who, "left", await permits.pop(who).arelease())
+async def release(limiter: Limiter, caller: str) -> None:
+    say(caller, "left", await permits.pop(caller).arelease())
 
 
-async def lost(limiter: Limiter, who: str) -> None:
-    say(who, "lost", permits[who].lost)
+async def lost(limiter: Limiter, caller: str) -> None:
+    say(caller, "lost", permits[caller].lost)
 
 
 async def block(limiter: Limiter, seconds: str) -> None:

@@ -34,21 +34,21 @@ class Round:
         self.asked: dict[str, float] = {}
         self.stopped: list[str] = []
 
-    async def ask(self, who: str) -> str | None:
-        self.asked[who] = round(asyncio.get_running_loop().time() - self.begin, 6)
-        if who == "fails":
+    async def ask(self, server: str) -> str | None:
+        self.asked[server] = round(asyncio.get_running_loop().time() - self.begin, 6)
+        if server == "fails":
             raise OSError("on purpose")
-        if who == "is cancelled":
+        if server == "is cancelled":
             raise asyncio.CancelledError
         try:
             await asyncio.sleep(
-                {"is slow": 1.5 * TURN, "is silent": 3600, "is silent, too": 3600}.get(who, 0)
+                {"is slow": 1.5 * TURN, "is silent": 3600, "is silent, too": 3600}.get(server, 0)
             )
         except asyncio.CancelledError:
             await asyncio.sleep(0)  # it takes its time
-            self.stopped.append(who)
+            self.stopped.append(server)
             raise
-        return None if who == "does not know" else f"{who}!"
+        return None if server == "does not know" else f"{server}!"
 
     async def answer(self, *asked: str) -> tuple[str, str]:
         self.begin = asyncio.get_running_loop().time()
@@ -60,13 +60,15 @@ def others() -> Round:
     return Round()
 
 
-def told(story: Coroutine[Any, Any, Any]) -> Any:
+def run_story(story: Coroutine[Any, Any, Any]) -> Any:
     return VirtualClock().run(story)
 
 
 def test_the_next_server_is_asked_at_once_after_one_without_an_answer(others: Round) -> None:
     """And when one has answered, no other is asked."""
-    assert told(others.answer("fails", "does not know", "is cancelled", "knows", "knows, too")) == (
+    assert run_story(
+        others.answer("fails", "does not know", "is cancelled", "knows", "knows, too")
+    ) == (
         "knows",
         "knows!",
     )
@@ -76,14 +78,14 @@ def test_the_next_server_is_asked_at_once_after_one_without_an_answer(others: Ro
 
 def test_the_next_server_is_asked_soon_after_a_silent_one(others: Round) -> None:
     """And not left behind: a server that is not needed any more has ended by then."""
-    assert told(others.answer("is silent", "is silent, too", "knows")) == ("knows", "knows!")
+    assert run_story(others.answer("is silent", "is silent, too", "knows")) == ("knows", "knows!")
 
     assert others.asked == {"is silent": 0, "is silent, too": TURN, "knows": 2 * TURN}
     assert sorted(others.stopped) == ["is silent", "is silent, too"]
 
 
 def test_the_answer_of_a_slow_server_may_come_first(others: Round) -> None:
-    assert told(others.answer("is slow", "is silent")) == ("is slow", "is slow!")
+    assert run_story(others.answer("is slow", "is silent")) == ("is slow", "is slow!")
     assert others.stopped == ["is silent"]
 
 
@@ -91,14 +93,14 @@ def test_the_answer_of_a_slow_server_may_come_first(others: Round) -> None:
 def test_the_answer_of_the_last_server_is_awaited_as_long_as_it_takes(
     others: Round, before: list[str]
 ) -> None:
-    assert told(others.answer(*before, "is slow")) == ("is slow", "is slow!")
+    assert run_story(others.answer(*before, "is slow")) == ("is slow", "is slow!")
 
 
 def test_the_error_without_an_answer_names_the_trouble_of_each_server(others: Round) -> None:
     with pytest.raises(NoAnswerError) as error:
-        told(others.answer("fails", "does not know", "is cancelled"))
+        run_story(others.answer("fails", "does not know", "is cancelled"))
 
-    troubles = {who: type(trouble) for who, trouble in error.value.troubles.items()}
+    troubles = {server: type(trouble) for server, trouble in error.value.troubles.items()}
     assert troubles == {
         "fails": OSError,
         "does not know": type(None),
@@ -112,13 +114,13 @@ def test_all_questions_have_ended_when_the_caller_gives_up(others: Round) -> Non
             await others.answer("is silent", "is silent, too")
 
     with pytest.raises(TimeoutError):
-        told(story())
+        run_story(story())
 
     assert sorted(others.stopped) == ["is silent", "is silent, too"]
 
 
 def test_ended_without_tasks_returns_at_once() -> None:
-    told(ended([]))
+    run_story(ended([]))
 
 
 # Trouble ------------------------------------------------------------------------------------------
@@ -130,8 +132,8 @@ async def raising(error: BaseException) -> None:
 
 @pytest.mark.parametrize("error", [OSError("on purpose"), KeyError("on purpose")])
 def test_trouble_of_returns_the_error(error: Exception) -> None:
-    assert told(trouble_of(raising(error))) is error
-    assert told(trouble_of(asyncio.sleep(0))) is None
+    assert run_story(trouble_of(raising(error))) is error
+    assert run_story(trouble_of(asyncio.sleep(0))) is None
 
 
 def test_trouble_of_returns_a_foreign_cancellation_and_raises_our_own() -> None:
@@ -139,9 +141,9 @@ def test_trouble_of_returns_a_foreign_cancellation_and_raises_our_own() -> None:
         async with asyncio.timeout(1):
             await trouble_of(asyncio.sleep(2))
 
-    assert isinstance(told(trouble_of(raising(asyncio.CancelledError()))), NotThereError)
+    assert isinstance(run_story(trouble_of(raising(asyncio.CancelledError()))), NotThereError)
     with pytest.raises(TimeoutError):
-        told(ours())
+        run_story(ours())
 
 
 # Pauses -------------------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ def test_a_task_whose_loop_runs_is_cancelled() -> None:
         stop(task)
         await asyncio.wait([task])
 
-    told(story())
+    run_story(story())
     assert ends == [asyncio.CancelledError]
 
 

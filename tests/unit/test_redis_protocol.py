@@ -196,8 +196,8 @@ def test_only_equal_neighbouring_operations_are_written_as_one(
 
 def test_acquires_that_ask_for_the_same_are_written_as_one() -> None:
     alike = [acquire(5), acquire(6), acquire(8), acquire(9, max_sleep=0)]
-    told = acquire(10, max_sleep=0, on_wait=print)
-    assert text(write_requests([release(1)], [*alike, told])) == (
+    with_callback = acquire(10, max_sleep=0, on_wait=print)
+    assert text(write_requests([release(1)], [*alike, with_callback])) == (
         "release s.1 1 1 - acquire 5 2 -1 -1 - acquire 8 1 -1 -1 - acquire 9 1 0 -1 - "
         "acquire 10 1 0 -1 -"
     )
