@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.history.events import Commit, Copied, Event, Lost, Op, Restored
 from tests.history.words import call_of
-from tests.twins.model import Letter, Model
+from tests.twins.model import Model, OutboxItem
 from tests.twins.wire import Answer, Call, Reply, parsed
 
 
@@ -99,13 +99,13 @@ class Name:
     def _expected(self, call: Call, commit: Commit) -> Reply:
         model = self.model
         kept = (
-            model.mail.pop(call.session, None) if commit.quick else None
+            model.outbox.pop(call.session, None) if commit.quick else None
         )  # the quick call reads no mail: it stays where it is
         expected = model.call(
             call, commit.t, quickly=commit.quick, unheard=commit.unheard, run=commit.run
         )
         if kept:
-            model.mail[call.session] = kept
+            model.outbox[call.session] = kept
         return expected
 
     def _unlike_itself(self, commit: Commit, found: Reply) -> tuple[str, str] | None:
@@ -160,13 +160,13 @@ def invariant_of(found: Reply, expected: Reply) -> str:
     for told, right in zip(found.each(), expected.each(), strict=False):
         if told != right:
             return invariant_between(told, right)
-    for letter, right_one in zip(found.mail, expected.mail, strict=False):
+    for letter, right_one in zip(found.outbox, expected.outbox, strict=False):
         if letter != right_one:
             return invariant_of_letter(letter, right_one)
     return "L2"  # somebody is not told what is for it, or when to look again
 
 
-def invariant_of_letter(letter: Letter, right: Letter) -> str:
+def invariant_of_letter(letter: OutboxItem, right: OutboxItem) -> str:
     """Whom it is for, when, with which fence, and for how long."""
     if letter[0] != right[0]:
         return "S6"

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.twins.kept import link_of
-from tests.twins.model import KEEP, Letter, Model
+from tests.twins.kept import client_of
+from tests.twins.model import KEEP, Model, OutboxItem
 from tests.twins.wire import (
     NOON,
     Acquire,
@@ -50,7 +50,7 @@ HASTE = 10_000  # milliseconds that a story may take to play
 class Session:
     """A client's knowledge of its own session."""
 
-    link: str
+    client_name: str
     program: str
     generation: int = 1
     calls: int = 0
@@ -60,22 +60,22 @@ class Session:
         # an acquire before it was sent: the next call declares the limits, with any operation
         False
     )
-    heard: str = "0"  # how the last reply to it began
+    received: str = "0"  # how the last reply to it began
     waiting: dict[int, Caller] = field(default_factory=dict)
-    news: tuple[Letter, ...] = ()  # the letters that were announced to it last
+    notified_items: tuple[OutboxItem, ...] = ()  # of its last notification
     sent: list[tuple[int, Call]] = field(default_factory=list)  # and when, by its own clock
 
     @property
     def name(self) -> str:
-        return f"{self.link}.{self.generation}"
+        return f"{self.client_name}.{self.generation}"
 
     def lapse(self) -> None:
         """The server has forgotten this session: a new one, as a client makes it."""
         self.generation += 1
         self.calls = 0
-        self.heard = "0"
+        self.received = "0"
         self.waiting = {}
-        self.news = ()
+        self.notified_items = ()
 
 
 class Player:
@@ -85,14 +85,14 @@ class Player:
         self.wire, self.model, self.witness = wire, Model(), Witness()
         self.programs = story["programs"]
         self.now = NOON + story.get("start", 0)
-        self.links = 0
-        self.deaf_links: set[str] = set()
+        self.clients = 0
+        self.deaf_clients: set[str] = set()
         self.sessions = [self.session() for _ in range(SESSIONS)]
         self.callers: list[Caller] = []
         self.fences: dict[Caller, int] = {}
         self.moments: dict[Caller, int] = {}  # of granted callers, as far as a reply has told
         self.head = -1
-        self.announced: Counter[str] = Counter()
+        self.notifications: Counter[str] = Counter()
         self.trace: list[str] = []
 
     def play(self, steps: list[list[Any]]) -> None:
@@ -102,11 +102,11 @@ class Player:
 
     def session(self) -> Session:
         """Every third one's notifications reach no connection."""
-        self.links += 1
-        link = f"{self.wire.token}{'+' if self.links % 3 == 0 else '-'}{self.links}"
-        if self.links % 3 == 0:
-            self.deaf_links.add(link)
-        return Session(link, self.programs[0])
+        self.clients += 1
+        client_name = f"{self.wire.token}{'+' if self.clients % 3 == 0 else '-'}{self.clients}"
+        if self.clients % 3 == 0:
+            self.deaf_clients.add(client_name)
+        return Session(client_name, self.programs[0])
 
     # Steps ----------------------------------------------------------------------------------------
 
@@ -143,10 +143,10 @@ class Player:
             [] if former is None else [["update", self.programs[former % len(self.programs)]]],
         )
 
-    def call(self, index: int, horizon: int, specs: list[list[Any]]) -> None:
+    def call(self, index: int, reserve_ahead: int, specs: list[list[Any]]) -> None:
         session = self.sessions[index]
         session.calls += 1
-        heard = session.heard if session.waiting or session.calls % 2 else "0"
+        received = session.received if session.waiting or session.calls % 2 else "0"
         listens = session.calls % 5 > 0
         requests = tuple(request for spec in specs for request in self.request(session, *spec))
         declares, waits = said_of(session, requests), bool(session.waiting)
@@ -155,11 +155,11 @@ class Player:
             session.name,
             session.calls,
             requests,
-            heard,
+            received,
             waits,
             listens,
             declares,
-            horizon,
+            reserve_ahead,
         )
         session.gave_up = False
         session.sent.append((self.witness.clock, call))
@@ -168,7 +168,7 @@ class Player:
     def listen(self, index: int) -> None:
         """The last notification arrives before a reply brings it; those before that were lost."""
         session = self.sessions[index]
-        self.read(session, session.news)
+        self.read(session, session.notified_items)
 
     def again(self, index: int, back: int, ever: bool = False) -> None:
         """A call that was made before arrives once more: sent again, or late.
@@ -184,7 +184,7 @@ class Player:
 
     def die(self, index: int) -> None:
         """A process is killed, and another one starts in its stead."""
-        self.witness.died(self.sessions[index].link)
+        self.witness.died(self.sessions[index].client_name)
         self.sessions[index] = self.session()
 
     def start_over(self, index: int, itself: bool = True, kept: str = "*") -> None:
@@ -269,34 +269,38 @@ class Player:
 
         A client asks quickly only when none of its callers waits, so when it has no outbox to read.
         """
-        quick = call.may_be_quick and not self.model.mail.get(call.session)
+        quick = call.may_be_quick and not self.model.outbox.get(call.session)
         found = self.wire.call_quickly(call, self.now) if quick else None
         expected = self.model.call(
-            call, self.now, quickly=found is not None, unheard=self.deaf_links
+            call, self.now, quickly=found is not None, unheard=self.deaf_clients
         )
         how = "  " if found is None else " quickly"
         found = found or self.wire.call(call, self.now)
         self.trace.append(f"at {self.now}: {call}\n  {how}-> {found}")
         assert found == expected, "\n".join([*self.trace, f"but -> {expected}"])
-        self.announced.update(self.announcements())
-        self.announce()
+        self.notifications.update(self.model_notifications())
+        self.notify_sessions()
         self.witness.saw(self.model, call, expected)
         return found
 
-    def announcements(self) -> list[str]:
+    def model_notifications(self) -> list[str]:
         """The notifications of the model in its last call, as the script writes them."""
         return [
-            " ".join([self.wire.key, *map(str, (session, t, head, paused)), spelled(letters)])
-            for session, t, head, paused, letters in self.model.announced
-            if link_of(session) not in self.deaf_links
+            " ".join([self.wire.key, *map(str, (session, t, head, paused)), spelled(outbox_items)])
+            for session, t, head, paused, outbox_items in self.model.notifications
+            if client_of(session) not in self.deaf_clients
         ]
 
-    def announce(self) -> None:
+    def notify_sessions(self) -> None:
         """To the sessions that are meant, and still there."""
-        for name, *_, letters in self.model.announced:
+        for name, *_, outbox_items in self.model.notifications:
             for session in self.sessions:
-                if session.name == name and letters and session.link not in self.deaf_links:
-                    session.news = letters
+                if (
+                    session.name == name
+                    and outbox_items
+                    and session.client_name not in self.deaf_clients
+                ):
+                    session.notified_items = outbox_items
 
     def hear(self, session: Session, call: Call, reply: Reply) -> None:
         if reply.verdict == "lapsed":
@@ -305,7 +309,7 @@ class Player:
             session.program, session.declares = reply.program, 0
         elif reply.verdict == "ok":
             session.declares = session.declares if call.declares in (3, 4) else 0
-            session.heard = reply.beginning
+            session.received = reply.beginning
             self.head = reply.head
             self.learn(session, call, reply)
 
@@ -323,14 +327,16 @@ class Player:
             if isinstance(request, Rejoin) and answer[1]:
                 session.waiting[request.caller.number] = request.caller
                 self.moments.pop(request.caller, None)
-        for caller, t, lease in self.read(session, reply.mail):
+        for caller, t, lease in self.read(session, reply.outbox):
             self.witness.believes(caller, t, lease, reply)
         self.witness.renewed(call, reply)
 
-    def read(self, session: Session, letters: Iterable[Letter]) -> list[tuple[Caller, int, int]]:
+    def read(
+        self, session: Session, outbox_items: Iterable[OutboxItem]
+    ) -> list[tuple[Caller, int, int]]:
         """The waiters that get a moment from the outbox, with the moment and the lease."""
         granted = []
-        for number, t, fence, lease in letters:
+        for number, t, fence, lease in outbox_items:
             caller = session.waiting.pop(number, None)
             if caller is not None and t > 0:
                 self.moments[caller], self.fences[caller] = t, fence
@@ -343,9 +349,9 @@ class Player:
         """The facts that no reply brings: notifications, the state to its last number, and how long
         it lives.
         """
-        heard = Counter(self.wire.announced())
-        assert heard == self.announced, "\n".join(
-            [*self.trace, f"announced {heard}", f"but not {self.announced}"]
+        received = Counter(self.wire.notifications())
+        assert received == self.notifications, "\n".join(
+            [*self.trace, f"announced {received}", f"but not {self.notifications}"]
         )
         found, expected = self.wire.state(), remembered(self.model)
         assert found == expected, "\n".join(
@@ -419,7 +425,7 @@ def remembered(model: Model) -> str:
         ]
         words += [f"{moment}:{level}" for moment, level in getattr(rule, "marks", [])]
     former = [
-        f"{'+' * former.updated}{former.t} {former.link} {former.program}"
+        f"{'+' * former.updated}{former.t} {former.client_name} {former.program}"
         for former in model.replaced.former
     ]
     how = f"{model.replaced.how}{' offered' if model.offered else ''}"

@@ -28,7 +28,7 @@ class Former(NamedTuple):
     """Limits that were replaced: when, by whose client, and whether only an update had set them."""
 
     t: int
-    link: str
+    client_name: str
     program: str
     updated: bool
 
@@ -49,7 +49,7 @@ class Replaced:
         found = next((former for former in self.former if former.program == call.program), None)
         if found is not None and self.how:
             return -1
-        if link_of(call.session) in (self.former[-1].link, found and found.link):
+        if client_of(call.session) in (self.former[-1].client_name, found and found.client_name):
             return 0
         if found is not None:
             return max(0, found.t + HOLD - t)
@@ -70,7 +70,9 @@ class Replaced:
         kept = [former for former in self.former if updates or former.t + HOLD > t]
         kept = [former for former in kept if former.program not in (program, call.program)]
         if program != call.program:
-            kept.append(Former(t, link_of(call.session), program, program == present and how == 1))
+            kept.append(
+                Former(t, client_of(call.session), program, program == present and how == 1)
+            )
         self.former = shortened(kept)
 
     def confirm(self) -> None:
@@ -79,7 +81,7 @@ class Replaced:
             self.how = 2
 
 
-def link_of(session: str) -> str:
+def client_of(session: str) -> str:
     return session.partition(".")[0]
 
 

@@ -18,7 +18,7 @@ from headgate.gate.compile import parsed as rule_of
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
 from headgate.request import units_of
-from tests.twins.kept import Record, Replaced, link_of
+from tests.twins.kept import Record, Replaced, client_of
 from tests.twins.wire import (
     Acquire,
     Answer,
@@ -54,7 +54,7 @@ THREADS = ".0"
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
 GRANTS = 1000  # the most grants of one call to waiters (S9)
 
-Letter = tuple[int, int, int, int]  # number, moment, fence, lease
+OutboxItem = tuple[int, int, int, int]  # number, moment, fence, lease
 
 
 class PatientGate(Gate):
@@ -87,19 +87,21 @@ class Model:
     until: int = 0  # for an update or a pause, everything is remembered at least until then
     records: dict[str, Record] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)  # sessions, and until when
-    mail: defaultdict[str, list[Letter]] = field(default_factory=lambda: defaultdict(list))
+    outbox: defaultdict[str, list[OutboxItem]] = field(default_factory=lambda: defaultdict(list))
     holders: dict[Caller, int] = field(default_factory=dict)
-    soonest: int = 0
+    next_expiry: int = 0
     held: int = 0  # how many holders the state knows of
     queued: int = 0  # waiters that were there after the last call
-    born: int = 0  # the queue was lost, and begun anew, at this moment
+    restarted_at: int = 0  # the queue was lost, and begun anew, at this moment
     sweep: int = 0
     cursor: int = 0
-    told: tuple[Caller, int] | None = None
+    notified: tuple[Caller, int] | None = None
     acted: bool = False  # the last call was carried out: no replay, no question in return
     granted: list[tuple[Caller, Grant]] = field(default_factory=list)  # by the last call, in order
-    announced: list[tuple[str, int, int, int, tuple[Letter, ...]]] = field(default_factory=list)
-    unheard: Collection[str] = ()  # links that receive no notification of the present call
+    notifications: list[tuple[str, int, int, int, tuple[OutboxItem, ...]]] = field(
+        default_factory=list
+    )
+    unheard: Collection[str] = ()  # clients that receive no notification of the present call
     run: int = 0  # of the server that runs the present call
     first: dict[Caller, int] = field(
         default_factory=dict
@@ -115,12 +117,12 @@ class Model:
     ) -> Reply:
         """The reply to `call`. `quickly`: the quick script gave it, which repairs nothing.
 
-        The links that are `unheard` receive no notification. `run`: of the server that runs it.
+        The clients in `unheard` receive no notification. `run`: of the server that runs it.
         """
         if quickly:
             call = replace(call, listens=False)  # a quick call does not say it
         self.unheard, self.run = unheard, run
-        self.acted, self.granted, self.announced = False, [], []
+        self.acted, self.granted, self.notifications = False, [], []
         record = self.records.get(call.session)
         if record is not None and call.number <= record.last:
             return (
@@ -130,7 +132,7 @@ class Model:
             )
         alive_until = 0 if record is None else record.alive_until
         if self.gate is None:
-            if call.heard != "0":
+            if call.received != "0":
                 return Reply(call.session, call.number, "lapsed")
             if call.declares == 3:
                 return Reply(call.session, call.number, "unknown")
@@ -145,14 +147,14 @@ class Model:
         ):
             return Reply(call.session, call.number, "held", self.program, wait)
         gate = self.opened(now, quickly)
-        heard = (
+        received = (
             quickly
-            or call.heard == "0"
-            or (record is not None and record.reply.beginning == call.heard)
+            or call.received == "0"
+            or (record is not None and record.reply.beginning == call.received)
         )
         if (
-            call.waits and (alive_until <= gate.t or alive_until < self.born + WAITER)
-        ) or not heard:
+            call.waits and (alive_until <= gate.t or alive_until < self.restarted_at + WAITER)
+        ) or not received:
             return self.lapse(call)
         self.acted = True
         self.expire_holders(gate)
@@ -182,7 +184,7 @@ class Model:
             self.alive[session] = self.gate.t
         if session in self.records:
             self.records[session].alive_until = self.records[session].listened = 0
-        self.mail.pop(session, None)
+        self.outbox.pop(session, None)
 
     # Beginnings -----------------------------------------------------------------------------------
 
@@ -190,7 +192,7 @@ class Model:
         self.replaced, self.until, self.offered = Replaced(), 0, False
         self.gate, self.program = PatientGate(rules_of(program), now), program
         self.alive, self.holders = {}, {}
-        self.soonest, self.held, self.queued, self.born, self.sweep, self.cursor = (
+        self.next_expiry, self.held, self.queued, self.restarted_at, self.sweep, self.cursor = (
             0,
             0,
             0,
@@ -211,10 +213,10 @@ class Model:
         can be lost one by one.
         """
         if self.queued and not gate.queue:
-            self.queued, self.born = 0, gate.clamp(gate.t + 1)  # a moment of its own
+            self.queued, self.restarted_at = 0, gate.clamp(gate.t + 1)  # a moment of its own
             gate.waiting = [0] * len(gate.rules)
         if self.held != len(self.holders):
-            self.held, self.soonest = len(self.holders), min(self.holders.values(), default=0)
+            self.held, self.next_expiry = len(self.holders), min(self.holders.values(), default=0)
             for index, rule in enumerate(gate.rules):
                 if isinstance(rule, ConcurrencyRule):
                     rule.used = sum(
@@ -224,8 +226,8 @@ class Model:
     def lose(self, key: str) -> None:
         """One of the keys is gone."""
         if key == "":
-            self.gate, self.records, self.told, self.offered = None, {}, None, False
-            self.mail.clear()
+            self.gate, self.records, self.notified, self.offered = None, {}, None, False
+            self.outbox.clear()
         elif self.gate is not None:
             self.gate.queue.clear()
             self.holders, self.alive = {}, {}
@@ -260,7 +262,7 @@ class Model:
         if lease is not None:
             self.held += caller not in self.holders
             self.holders[caller] = grant.t + lease
-            self.soonest = min(self.soonest or grant.t + lease, grant.t + lease)
+            self.next_expiry = min(self.next_expiry or grant.t + lease, grant.t + lease)
 
     def let_go(self, caller: Caller) -> bool:
         held = self.holders.pop(caller, None) is not None
@@ -269,7 +271,7 @@ class Model:
 
     def expire_holders(self, gate: Gate) -> None:
         """Return the units of expired leases."""
-        if not 0 < self.soonest <= gate.t:
+        if not 0 < self.next_expiry <= gate.t:
             return
         ended = sorted(
             (end, caller.text, caller) for caller, end in self.holders.items() if end <= gate.t
@@ -277,7 +279,7 @@ class Model:
         for _, _, caller in ended[:CLEANUP]:
             self.let_go(caller)
             gate.release(units_of(caller.asked))
-        self.soonest = min(self.holders.values(), default=0)
+        self.next_expiry = min(self.holders.values(), default=0)
 
 
 def rules_of(program: str) -> tuple[Rule, ...]:
@@ -289,13 +291,13 @@ class Turn:
 
     def __init__(self, model: Model, call: Call, gate: PatientGate) -> None:
         self.model, self.call, self.gate = model, call, gate
-        self.own = model.mail.pop(call.session, [])
-        self.others: defaultdict[str, list[Letter]] = defaultdict(list)
+        self.own = model.outbox.pop(call.session, [])
+        self.others: defaultdict[str, list[OutboxItem]] = defaultdict(list)
         self.heads: dict[
             str, int
         ] = {}  # sessions that must hear when to look at the head of the queue
         self.paused = 0  # until when, by a pause of this call; now, when it has ended one
-        self.told: list[str] = []  # sessions that hear of that
+        self.notified: list[str] = []  # sessions that are notified of that
         self.living = {call.session: True}  # the sessions that this call found alive, or not
 
     def reply(self, alive_until: int) -> Reply:
@@ -303,7 +305,7 @@ class Turn:
         self.sweep()
         answers = merged(self.each_answered())
         head, mine = self.look_at_head(*self.advance())
-        while self.send_mail():
+        while self.send_notifications():
             model.expire_holders(self.gate)
             head, mine = self.look_at_head(*self.advance())
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
@@ -378,14 +380,14 @@ class Turn:
     def attend(self, until: int) -> int:
         """Stay alive, and forget sessions that have been silent for long."""
         model, t = self.model, self.gate.t
-        if until >= t + 0.75 * WAITER and until >= model.born + WAITER:
+        if until >= t + 0.75 * WAITER and until >= model.restarted_at + WAITER:
             return until
         model.alive[self.call.session] = t + WAITER
         silent = sorted((end, session) for session, end in model.alive.items() if end <= t - KEEP)
         for _, session in silent[:CLEANUP]:
             del model.alive[session]
             model.records.pop(session, None)
-            model.mail.pop(session, None)
+            model.outbox.pop(session, None)
         return t + WAITER
 
     # Requests -------------------------------------------------------------------------------------
@@ -455,7 +457,7 @@ class Turn:
     def acquired(self, caller: Caller, units: Units, request: Acquire) -> Answer:
         gate = self.gate
         answer = gate.acquire(
-            gate.t, caller, units, self.call.horizon, request.max_sleep, request.max_waiters
+            gate.t, caller, units, self.call.reserve_ahead, request.max_sleep, request.max_waiters
         )
         match answer:
             case Grant(t, fence):
@@ -471,8 +473,8 @@ class Turn:
     def cancel(self, caller: Caller, t: int) -> bool:
         if self.gate.leave(caller):
             return True
-        mailed = self.recall(caller.number) if caller.session == self.call.session else 0
-        t = t or mailed
+        recalled = self.recall(caller.number) if caller.session == self.call.session else 0
+        t = t or recalled
         held = self.model.let_go(caller)
         if held or (t > 0 and self.model.lease() is None):
             self.gate.cancel(self.gate.t, units_of(caller.asked), t)
@@ -493,13 +495,13 @@ class Turn:
         gate.pause(gate.t, time)
         model.until = max(model.until, gate.not_before)
         self.paused = gate.not_before
-        self.told = self.others_alive()
+        self.notified = self.others_alive()
 
     def resume(self) -> None:
         gate = self.gate
         if gate.pause_left():
             self.paused = gate.t
-            self.told = self.others_alive()
+            self.notified = self.others_alive()
         gate.resume(gate.t)
 
     def others_alive(self) -> list[str]:
@@ -564,7 +566,7 @@ class Turn:
             *(rule.left(gate.t) for rule in gate.rules),
         )
 
-    # The queue and the mail -----------------------------------------------------------------------
+    # The queue and the outboxes -------------------------------------------------------------------
 
     def advance(self) -> tuple[Caller | None, int]:
         """Let all due waiters pass: the living in front of the queue as the gate does it, run by
@@ -573,12 +575,12 @@ class Turn:
         left = GRANTS
         while (caller := self.head()) is not None:
             t = self.gate.next_at()
-            if t > self.gate.t + self.call.horizon or not left:
+            if t > self.gate.t + self.call.reserve_ahead or not left:
                 return caller, t
             run = self.able()[:left]
             rest = list(self.gate.queue.items())[len(run) :]
             self.gate.queue = OrderedDict(run)
-            granted = self.gate.advance(self.gate.t, self.call.horizon)
+            granted = self.gate.advance(self.gate.t, self.call.reserve_ahead)
             self.gate.queue.update(rest)
             left -= len(granted)
             for waiter, grant in granted:
@@ -612,15 +614,15 @@ class Turn:
         if (
             caller.session != self.call.session
             and t < self.gate.t + SOON
-            and not self.was_told(caller, t)
+            and not self.was_notified(caller, t)
         ):
-            self.model.told = caller, t
+            self.model.notified = caller, t
             self.heads[caller.session] = max(t, self.gate.t)
         return max(t, self.gate.t), caller.session == self.call.session
 
-    def was_told(self, caller: Caller, t: int) -> bool:
+    def was_notified(self, caller: Caller, t: int) -> bool:
         """Whether it was notified to ask then, or before: that call brings a later moment."""
-        whom, moment = self.model.told or (None, 0)
+        whom, moment = self.model.notified or (None, 0)
         return whom == caller and (moment == t or self.gate.t < moment < t)
 
     def first_awake(self, head: Caller) -> Caller:
@@ -638,9 +640,9 @@ class Turn:
         """When the next lease ends: exactly if that is soon, otherwise not before; 0: there is no
         holder.
         """
-        if 0 < self.model.soonest < self.gate.t + SOON:
-            self.model.soonest = min(self.model.holders.values(), default=0)
-        return self.model.soonest
+        if 0 < self.model.next_expiry < self.gate.t + SOON:
+            self.model.next_expiry = min(self.model.holders.values(), default=0)
+        return self.model.next_expiry
 
     def deliver(self, caller: Caller, t: int, fence: int, lease: int = 0) -> None:
         box = self.own if caller.session == self.call.session else self.others[caller.session]
@@ -650,31 +652,33 @@ class Turn:
         """Take back the notification for a caller that has given up before it was read; its moment,
         or 0.
         """
-        for letter in self.own:
-            if letter[0] == number:
-                self.own.remove(letter)
-                return letter[1]
+        for item in self.own:
+            if item[0] == number:
+                self.own.remove(item)
+                return item[1]
         return 0
 
-    def send_mail(self) -> bool:
-        """Whether a session is doubted now: nothing receives its notification, and it said that it
-        does.
+    def send_notifications(self) -> bool:
+        """Whether a session is suspected now: nothing receives its notification, though it said
+        that it subscribes.
         """
-        doubted = False
-        for session in {**self.others, **self.heads, **dict.fromkeys(self.told, 0)}:
-            letters = self.others[session]
-            paused = self.paused if session in self.told else 0
-            self.model.announced.append(
-                (session, self.gate.t, self.heads.get(session, -1), paused, tuple(letters))
+        suspected = False
+        for session in {**self.others, **self.heads, **dict.fromkeys(self.notified, 0)}:
+            outbox_items = self.others[session]
+            paused = self.paused if session in self.notified else 0
+            self.model.notifications.append(
+                (session, self.gate.t, self.heads.get(session, -1), paused, tuple(outbox_items))
             )
-            doubted |= link_of(session) in self.model.unheard and self.doubt(session, letters)
-            if letters:
-                self.model.mail[session] += letters
+            suspected |= client_of(session) in self.model.unheard and self.suspect(
+                session, outbox_items
+            )
+            if outbox_items:
+                self.model.outbox[session] += outbox_items
         self.others.clear()
-        self.heads, self.told = {}, []
-        return doubted
+        self.heads, self.notified = {}, []
+        return suspected
 
-    def doubt(self, session: str, letters: list[Letter]) -> bool:
+    def suspect(self, session: str, outbox_items: list[OutboxItem]) -> bool:
         """It counts as alive until soon after its last call, and so do its new grants.
 
         Whether that is new.
@@ -689,12 +693,12 @@ class Turn:
             model.alive[session] = until
         self.living[session] = until > self.gate.t
         left = max(0, until - self.gate.t)
-        for index, (number, t, fence, lease) in enumerate(letters):
+        for index, (number, t, fence, lease) in enumerate(outbox_items):
             if lease > left:
-                letters[index] = number, t, fence, left
+                outbox_items[index] = number, t, fence, left
                 for caller in [
                     caller for caller in model.holders if caller[:2] == (session, number)
                 ]:
                     model.holders[caller] = t + left
-                    model.soonest = min(model.soonest, t + left)
+                    model.next_expiry = min(model.next_expiry, t + left)
         return True

@@ -19,9 +19,9 @@ LEASES = [0.02, 1, 30, 600]  # the last is longer than anything else that is rem
 EDGES = [0, 1, 20_000, 50_000, WAITER, KEEP, KEEP + WAITER, HOLD]
 HELD = [[], [], ["permits"], ["permits"], ["mb"], ["permits", "mb"]]
 RATED = ["requests", "requests", "tokens"]
-PATIENCE = [None, None, None, None, None, 0, 1, 1_000, 50_000, 1_000_000, 100_000_000]
+MAX_SLEEPS = [None, None, None, None, None, 0, 1, 1_000, 50_000, 1_000_000, 100_000_000]
 CROWDS = [1, 1, 1, 1, 1, 1, 1, 1, 1, 40]  # mostly few, sometimes more than one call may look at
-ERRANDS = [
+OPERATIONS = [
     "cancel",
     "cancel",
     "release",
@@ -161,11 +161,11 @@ class Author:
 
     def call(self) -> list[Any]:
         dice = self.dice
-        requests = [self.errand() for _ in range(dice.choice([0, 0, 0, 1, 1, 2]))]
+        requests = [self.operation() for _ in range(dice.choice([0, 0, 0, 1, 1, 2]))]
         requests += [self.acquire() for _ in range(dice.choice([0, 1, 1, 1, 2]))]
         if dice.random() < 0.3:
             requests = [
-                ["acquire", 1, self.asked(1), dice.choice(PATIENCE), None]
+                ["acquire", 1, self.asked(1), dice.choice(MAX_SLEEPS), None]
             ]  # calls that may be quick
         if dice.random() < 0.2:
             dice.shuffle(requests)
@@ -178,12 +178,12 @@ class Author:
             "acquire",
             dice.choice([1, 1, 1, 2, 5]) * self.crowd,
             self.asked(1),
-            dice.choice(PATIENCE),
+            dice.choice(MAX_SLEEPS),
             most_waiters,
         ]
 
-    def errand(self) -> list[Any]:
-        kind = self.dice.choice(ERRANDS)
+    def operation(self) -> list[Any]:
+        kind = self.dice.choice(OPERATIONS)
         if kind in ("resume", "reset", "declared"):
             return [kind]
         if kind == "status":

@@ -60,8 +60,8 @@ class Party:
         )
 
     def updates(self, number: int, after: int = 0, former: int | None = None) -> str:
-        errands = () if former is None else (Update(limits(former)),)
-        return self.says(number, after, declares=2, requests=errands).verdict
+        operations = () if former is None else (Update(limits(former)),)
+        return self.says(number, after, declares=2, requests=operations).verdict
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""Notifications that no story of the twins can tell: by sharded channels, and without a record.
+"""Notifications that no story of the twins covers: by sharded channels, and without a record.
 
-The name of a session with sharded channels ends with "s". Its link has one channel for each name,
+The name of a session with sharded channels ends with "s". Its client has one channel for each name,
 on the server of that name.
 """
 
@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.twins.model import UNHEARD
-from tests.twins.wire import NOON, PATIENCE, Acquire, Call, Caller, Pause, Release, Reply, Wire
+from tests.twins.wire import NOON, TIMEOUT, Acquire, Call, Caller, Pause, Release, Reply, Wire
 
 LIMITS = "slots permits 1 30000000"
 
@@ -21,7 +21,7 @@ class Queue:
     def __init__(self, wire: Wire, *waiters: str, listens: bool = True) -> None:
         self.wire, self.holder = wire, f"{wire.token}-1.1"
         self._says(Call(LIMITS, self.holder, 1, (Acquire(1),)))
-        self._heard = {
+        self._received = {
             waiter: self._says(Call(LIMITS, waiter, 1, (Acquire(1),), listens=listens), index)
             for index, waiter in enumerate(waiters, 1)
         }
@@ -36,12 +36,12 @@ class Queue:
 
     def granted(self, waiter: str, after: int) -> list[int]:
         """The numbers of the waiter's callers that were granted a permit."""
-        heard = self._heard[waiter].beginning
+        received = self._received[waiter].beginning
         return [
             number
             for number, *_ in self._says(
-                Call(LIMITS, waiter, 2, heard=heard, waits=True, declares=0), after
-            ).mail
+                Call(LIMITS, waiter, 2, received=received, waits=True, declares=0), after
+            ).outbox
         ]
 
 
@@ -49,20 +49,20 @@ def test_a_session_with_sharded_channels_is_notified_by_them_alone(
     wire: Wire, client: redis.Redis
 ) -> None:
     """L2: given one that waits, when a permit is released, then its channel brings the grant."""
-    link = f"{wire.token}-2"
-    queue = Queue(wire, f"{link}.1s")
-    ears = client.pubsub(ignore_subscribe_messages=True)
-    ears.ssubscribe(f"{wire.key}:{link}")
-    ears.get_message(timeout=PATIENCE)
+    client_name = f"{wire.token}-2"
+    queue = Queue(wire, f"{client_name}.1s")
+    subscriber = client.pubsub(ignore_subscribe_messages=True)
+    subscriber.ssubscribe(f"{wire.key}:{client_name}")
+    subscriber.get_message(timeout=TIMEOUT)
 
     queue.release(UNHEARD)
-    message = ears.get_message(timeout=PATIENCE)
-    ears.close()
+    message = subscriber.get_message(timeout=TIMEOUT)
+    subscriber.close()
 
     assert message is not None
-    assert message["data"].startswith(f"{wire.key} {link}.1s ".encode())
-    assert wire.announced() == []
-    assert queue.granted(f"{link}.1s", UNHEARD + 1) == [1]
+    assert message["data"].startswith(f"{wire.key} {client_name}.1s ".encode())
+    assert wire.notifications() == []
+    assert queue.granted(f"{client_name}.1s", UNHEARD + 1) == [1]
 
 
 def test_a_session_whose_sharded_channel_has_no_receiver_expires_soon(wire: Wire) -> None:
@@ -82,7 +82,7 @@ def test_a_session_that_is_subscribed_elsewhere_is_notified_by_publish(wire: Wir
 
     queue.release(2)
 
-    assert [text.split(" ")[1] for text in wire.announced()] == [waiter]
+    assert [text.split(" ")[1] for text in wire.notifications()] == [waiter]
 
 
 @pytest.mark.parametrize(

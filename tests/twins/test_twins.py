@@ -27,7 +27,7 @@ WAYS = [
 ]  # how a server is asked that has functions, and how one that has none
 
 
-def told(wire: Wire, story: Story) -> str:
+def first_difference(wire: Wire, story: Story) -> str:
     """The difference, and the steps before; nothing when both twins agree."""
     player = Player(wire, story)
     try:
@@ -47,9 +47,9 @@ DRAWN = [
 
 def agree(made: Callable[[], Wire], story: Story) -> None:
     """Fail with the shortest story that shows the difference."""
-    if told(made(), story):
-        story = cut(story, lambda shorter: bool(told(made(), shorter)))
-        pytest.fail(f"{told(made(), story)}\n\nfor tests/seeds: {json.dumps(story)}")
+    if first_difference(made(), story):
+        story = cut(story, lambda shorter: bool(first_difference(made(), shorter)))
+        pytest.fail(f"{first_difference(made(), story)}\n\nfor tests/seeds: {json.dumps(story)}")
 
 
 @pytest.mark.parametrize("seed", DRAWN)
@@ -88,14 +88,15 @@ def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
     first, second = Acquire(1, asked="requests=1"), Acquire(2, asked="requests=1")
     asked = Call(limits, f"{wire.token}-1.1", 1, (first, second, first, Status()))
 
-    heard = wire.call(asked, NOON)
-    *_, (_, waiting, delay, *_) = heard.each()
+    received = wire.call(asked, NOON)
+    *_, (_, waiting, delay, *_) = received.each()
     later = wire.call(
-        Call(limits, f"{wire.token}-1.1", 2, heard=heard.beginning, waits=True), NOON + 2_000_000
+        Call(limits, f"{wire.token}-1.1", 2, received=received.beginning, waits=True),
+        NOON + 2_000_000,
     )
 
     assert (waiting, delay) == (2, 3_000_000)
-    assert [number for number, *_ in later.mail] == [1, 2]
+    assert [number for number, *_ in later.outbox] == [1, 2]
 
 
 def test_a_queue_lost_while_the_clock_stands_still_lapses_its_session_once(wire: Wire) -> None:
@@ -106,13 +107,17 @@ def test_a_queue_lost_while_the_clock_stands_still_lapses_its_session_once(wire:
     asked = wire.call(Call(limits, first, 1, (Acquire(1, 2),)), NOON)
     wire.lose("who")
 
-    heard = [wire.call(Call(limits, first, 2, heard=asked.beginning, waits=True), NOON - 1_000_000)]
-    heard += [wire.call(Call(limits, second, 1, (Acquire(2, 2),)), NOON - 1_000_000)]
-    heard += [
-        wire.call(Call(limits, second, 2, heard=heard[-1].beginning, waits=True), NOON - 1_000_000)
+    received = [
+        wire.call(Call(limits, first, 2, received=asked.beginning, waits=True), NOON - 1_000_000)
+    ]
+    received += [wire.call(Call(limits, second, 1, (Acquire(2, 2),)), NOON - 1_000_000)]
+    received += [
+        wire.call(
+            Call(limits, second, 2, received=received[-1].beginning, waits=True), NOON - 1_000_000
+        )
     ]
 
-    assert [reply.verdict for reply in heard] == ["lapsed", "ok", "ok"]
+    assert [reply.verdict for reply in received] == ["lapsed", "ok", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +137,7 @@ def test_a_copy_of_a_call_to_a_lost_name_gives_the_session_no_place(
     wire.call(Call(limits, second, 2, (Status(),)), NOON + 2)
 
     copied = wire.call_quickly(asks, NOON + 3) if quickly else wire.call(asks, NOON + 3)
-    later = wire.call(Call(limits, first, 2, heard=asked.beginning, waits=True), NOON + 4)
+    later = wire.call(Call(limits, first, 2, received=asked.beginning, waits=True), NOON + 4)
 
     assert ([kind for kind, *_ in asked.answers], copied is not None and copied.answers[0][0]) == (
         ["wait"],
@@ -157,12 +162,12 @@ def test_a_place_taken_by_a_copied_call_is_lost_with_its_session(wire: Wire) -> 
     wire.call(Call(limits, other, 2, (Acquire(2),)), NOON + 2)
     wire.call(asks, NOON + 3)
 
-    wire.call(Call(limits, first, 2, heard=asked.beginning, waits=True), NOON + 4)
+    wire.call(Call(limits, first, 2, received=asked.beginning, waits=True), NOON + 4)
     again = wire.call(Call(limits, anew, 1, (Acquire(1),)), NOON + 5)
     wire.call(Call(limits, other, 3, (Release(Caller(other, 2, "-")),)), NOON + 6)
-    later = wire.call(Call(limits, anew, 2, heard=again.beginning, waits=True), NOON + 7)
+    later = wire.call(Call(limits, anew, 2, received=again.beginning, waits=True), NOON + 7)
 
-    assert [number for number, *_ in later.mail] == [1]
+    assert [number for number, *_ in later.outbox] == [1]
 
 
 def test_the_folder_of_kept_stories_has_stories() -> None:

@@ -49,7 +49,7 @@ return table.concat(words, ' ') .. '\\n' .. (stored[3] or '0') .. (stored[4] and
 """
 NOON = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
 GONE = -2  # PTTL of a key that is not there
-PATIENCE = 5.0  # seconds
+TIMEOUT = 5.0  # seconds
 
 
 class Caller(NamedTuple):
@@ -263,17 +263,22 @@ class Call:
     session: str
     number: int
     requests: tuple[Request, ...] = ()
-    heard: str = "0"  # how the last reply began that the session heard, if it tells
+    received: str = "0"  # how the last reply began that the session received, if it says so
     waits: bool = False  # whether it has waiters
     listens: bool = False  # whether the server notifies it
     declares: int = 1  # 0: the limits are just known; 2: an update; 3: asked for; 4: offered
-    horizon: int = 0
+    reserve_ahead: int = 0
 
     def header(self) -> list[str]:
         return [self.program, self.session, str(self.number)]
 
     def words(self) -> list[str]:
-        flags = (self.declares, self.heard, int(self.waits) + 2 * self.listens, self.horizon)
+        flags = (
+            self.declares,
+            self.received,
+            int(self.waits) + 2 * self.listens,
+            self.reserve_ahead,
+        )
         words = (word for request in self.requests for word in request.words.split(" "))
         return [*self.header(), *map(str, flags), *words]
 
@@ -303,8 +308,8 @@ Answer = tuple[
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply of the script. `mail`: number, moment, fence, lease of grants made behind the
-    session's back; `paused`: until when all are, or 0.
+    """The reply of the script. `outbox`: number, moment, fence, lease of grants that other calls
+    made; `paused`: until when all are, or 0.
     """
 
     session: str
@@ -315,12 +320,12 @@ class Reply:
     head: int = -1
     mine: bool = False
     answers: tuple[Answer, ...] = ()
-    mail: tuple[tuple[int, int, int, int], ...] = ()
+    outbox: tuple[tuple[int, int, int, int], ...] = ()
     paused: int = 0
 
     @property
     def beginning(self) -> str:
-        """By which a session that waits says that it has heard it."""
+        """By which a session that waits says that it has received it."""
         return f"{self.number} {self.verdict} {self.t}"
 
     def each(self) -> Iterator[Answer]:
@@ -354,7 +359,7 @@ def parsed(text: str, rules: int) -> Reply:
         head=head if head < 0 else t + head,
         mine=words[2] == "1",
         answers=tuple(_answers(iter(words[3:bar]), rules, t)),
-        mail=tuple(letters(words[bar + 1 :], t)),
+        outbox=tuple(outbox_items(words[bar + 1 :], t)),
         paused=paused_until(words, t),
     )
 
@@ -373,8 +378,8 @@ def _answers(words: Iterator[str], rules: int, t: int) -> Iterator[Answer]:
         yield (kind, *numbers)
 
 
-def letters(words: Iterable[str], t: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, moment, fence and lease of each letter: runs of them, beyond t or the "@t" before
+def outbox_items(words: Iterable[str], t: int) -> Iterator[tuple[int, int, int, int]]:
+    """Number, moment, fence and lease of each item: runs of them, beyond t or the "@t" before
     them.
     """
     words = iter(words)
@@ -392,16 +397,16 @@ def letters(words: Iterable[str], t: int) -> Iterator[tuple[int, int, int, int]]
             )
 
 
-def spelled_out(announcement: str) -> str:
-    """Each letter by itself, and nothing beyond anything."""
-    key, session, t, head, *words = announcement.split()
+def spelled_out(notification: str) -> str:
+    """Each item by itself, with absolute moments."""
+    key, session, t, head, *words = notification.split()
     until = head if head == "-1" else str(int(t) + int(head))
     paused = paused_until([head, *words], int(t))
-    return " ".join([key, session, t, until, str(paused), spelled(letters(words, int(t)))])
+    return " ".join([key, session, t, until, str(paused), spelled(outbox_items(words, int(t)))])
 
 
-def spelled(letters: Iterable[tuple[int, int, int, int]]) -> str:
-    return " ".join(" ".join(map(str, letter)) for letter in letters)
+def spelled(outbox_items: Iterable[tuple[int, int, int, int]]) -> str:
+    return " ".join(" ".join(map(str, item)) for item in outbox_items)
 
 
 def merged(answers: Iterable[tuple[Answer, bool]]) -> tuple[Answer, ...]:
@@ -440,13 +445,13 @@ class Wire:
     def __init__(self, client: redis.Redis, name: str, functions: bool = True) -> None:
         self.client = client
         self.functions = functions
-        self.token = secrets.token_hex(6)  # for the links of this name's sessions
+        self.token = secrets.token_hex(6)  # for the clients of this name's sessions
         self.key = f"headgate:{{{name}}}"
         self.keys = [self.key, f"{self.key}:who"]
         self.log = f"{self.key}:log"
         self.subscriptions = client.pubsub(ignore_subscribe_messages=True)
         self.subscriptions.psubscribe(f"headgate:{self.token}-*")
-        self.subscriptions.get_message(timeout=PATIENCE)
+        self.subscriptions.get_message(timeout=TIMEOUT)
 
     def call(self, call: Call, now: int) -> Reply:
         """The reply of the script to `call` at `now`."""
@@ -474,17 +479,17 @@ class Wire:
 
     # Other visible effects ------------------------------------------------------------------------
 
-    def announced(self) -> list[str]:
+    def notifications(self) -> list[str]:
         """The notifications to this name's sessions that were not read here yet."""
         end = f"headgate:{self.token}-end"
         self.client.publish(end, "")
-        heard = []
+        received = []
         while True:
-            message = self.subscriptions.get_message(timeout=PATIENCE)
+            message = self.subscriptions.get_message(timeout=TIMEOUT)
             assert message is not None, "the last announcement did not come"
             if message["channel"].decode() == end:
-                return heard
-            heard.append(spelled_out(message["data"].decode()))
+                return received
+            received.append(spelled_out(message["data"].decode()))
 
     def state(self) -> str:
         """The script's record of the gate."""

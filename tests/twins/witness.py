@@ -59,7 +59,7 @@ class Witness:
         )  # once granted, by a pause: later callers may have passed
         self.places = 0
         self.latest = 0  # the place of the last granted caller
-        self.believed: dict[Caller, int] = {}  # until when a client believes in its permit
+        self.lease_valid_until: dict[Caller, int] = {}  # until when a client believes in its permit
         self.given_up: set[Caller] = (
             set()
         )  # released or cancelled, perhaps before its caller heard of the grant
@@ -69,38 +69,44 @@ class Witness:
     def time(self, delta: int) -> None:
         self.clock += max(0, delta)
 
-    def died(self, link: str) -> None:
+    def died(self, client_name: str) -> None:
         """A process that is gone believes in nothing."""
-        self.believed = {
+        self.lease_valid_until = {
             caller: until
-            for caller, until in self.believed.items()
-            if not caller.session.startswith(f"{link}.")
+            for caller, until in self.lease_valid_until.items()
+            if not caller.session.startswith(f"{client_name}.")
         }
 
     def holds_only(self, session: str, kept: set[int]) -> None:
         """A session says which of its permits it holds: it has given up the others."""
         given_up = {
             caller
-            for caller in self.believed
+            for caller in self.lease_valid_until
             if caller.session == session and caller.number not in kept
         }
-        self.believed = {
-            caller: until for caller, until in self.believed.items() if caller not in given_up
+        self.lease_valid_until = {
+            caller: until
+            for caller, until in self.lease_valid_until.items()
+            if caller not in given_up
         }
         self.given_up |= given_up
 
     def believes(self, caller: Caller, t: int, lease: int, reply: Reply) -> None:
         """A client heard of its grant for `t` by this reply."""
         if lease and caller not in self.given_up:
-            self.believed[caller] = self.clock + t + lease - reply.t
+            self.lease_valid_until[caller] = self.clock + t + lease - reply.t
 
     def renewed(self, call: Call, reply: Reply) -> None:
         """A client counts from the sending of the renewal, with the lease of the limits that it
         knew then, or else its own.
         """
         for request, answer in answered(call, reply):
-            if isinstance(request, Renew) and answer[1] == 1 and request.caller in self.believed:
-                self.believed[request.caller] = self.clock + (
+            if (
+                isinstance(request, Renew)
+                and answer[1] == 1
+                and request.caller in self.lease_valid_until
+            ):
+                self.lease_valid_until[request.caller] = self.clock + (
                     lease_of(call.program) or request.lease
                 )
 
@@ -108,10 +114,10 @@ class Witness:
         """Both twins have given this reply."""
         for request in call.requests:
             if isinstance(request, Rejoin):
-                self.believed.pop(request.caller, None)
+                self.lease_valid_until.pop(request.caller, None)
             if isinstance(request, Release | Cancel):
                 for caller in request.callers:
-                    self.believed.pop(caller, None)
+                    self.lease_valid_until.pop(caller, None)
                 self.given_up.update(request.callers)
         if self.lost or not model.acted or model.gate is None:
             return
@@ -169,7 +175,7 @@ class Witness:
                 assert held <= rule.capacity or not any(cost[index] for cost in granted), (
                     f"S1: {held} are held of {rule.capacity}"
                 )
-        for caller, until in self.believed.items():
+        for caller, until in self.lease_valid_until.items():
             ends = model.holders.get(caller, 0)
             assert until <= self.clock or ends > gate.t, (
                 f"S2: {caller} believes in its permit, which ended at {ends}"
