@@ -218,7 +218,7 @@ def test_the_names_that_scripts_import_are_there() -> None:
 
 
 @told
-async def test_a_hundred_instances_made_and_entered_at_once(world: World) -> None:
+async def test_a_hundred_instances_can_be_made_and_entered_at_once(world: World) -> None:
     """Their own measure: an instance for each caller, all at the same time, and everything given
     back at the end (L6).
     """

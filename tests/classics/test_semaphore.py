@@ -100,7 +100,7 @@ async def test_all_instances_of_one_name_are_one_semaphore(world: World) -> None
     assert order == list(range(10))
 
 
-def test_the_turn_goes_from_process_to_process_in_order(name: str, redis_url: str) -> None:
+def test_processes_get_their_turns_in_the_order_of_arrival(name: str, redis_url: str) -> None:
     """S6: given two processes that ask one after the other, when the place comes free, then the
     first has it, then the second.
     """
@@ -252,7 +252,7 @@ async def test_a_waiter_that_gives_up_is_forgotten(world: World) -> None:
     await soon(_visit(semaphore))
 
 
-def test_threads_use_it_with_a_plain_with(store: object, name: str) -> None:
+def test_threads_use_a_semaphore_with_a_plain_with(store: object, name: str) -> None:
     semaphore = Semaphore(name, 2, store=store)
     inside: list[int] = []
     most: list[int] = []

@@ -265,7 +265,7 @@ async def test_a_caller_that_leaves_gives_no_token_back(world: World) -> None:
         await _visit(bucket)
 
 
-def test_threads_use_it_with_a_plain_with(store: object, name: str) -> None:
+def test_threads_use_a_bucket_with_a_plain_with(store: object, name: str) -> None:
     bucket = TokenBucket(name, 2, HOUR, 1, max_sleep=1, store=store)
     with bucket, bucket:
         pass

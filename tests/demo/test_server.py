@@ -54,7 +54,7 @@ def test_the_window_opens_exactly_one_period_after_the_oldest_call() -> None:
     assert service.visit(1005) == "ok"
 
 
-def test_a_burst_at_the_end_of_a_second_forbids_one_at_the_start_of_the_next() -> None:
+def test_a_burst_at_the_end_of_a_second_prevents_one_at_the_start_of_the_next() -> None:
     service = Service(amount=2, at_once=100)
     service.visit(990)
     service.visit(995)
@@ -127,7 +127,7 @@ def test_the_ideal_time_follows_from_both_limits(calls: int, seconds: float, bec
     assert ideal_time(calls, rules) == pytest.approx(seconds), because
 
 
-def test_when_calls_are_slow_it_is_the_concurrency_that_sets_the_ideal_time() -> None:
+def test_the_concurrency_sets_the_ideal_time_of_slow_calls() -> None:
     rules = Rules(amount=20, per=1.0, at_once=5, call_time=2.0)
 
     assert ideal_time(50, rules) == pytest.approx(20.0)

@@ -129,7 +129,7 @@ async def test_every_block_of_python_runs(
             await running
 
 
-def test_only_python_and_changes_to_it_stand_in_fences() -> None:
+def test_only_python_and_its_diffs_stand_in_fenced_blocks() -> None:
     pages = [path.read_text() for path in DOCUMENTS if path.parent not in BESIDE]
     languages = {match[1] for text in pages for match in BLOCK.finditer(text)}
     assert languages == {"python", "diff"}
@@ -204,7 +204,7 @@ def acl_line() -> list[str]:
     return quoted_after(ROOT / "docs/redis.md", "acl")[1].split()
 
 
-def test_the_rights_are_those_of_the_library_and_no_more() -> None:
+def test_the_documented_rights_are_those_that_the_library_needs() -> None:
     scripts = " ".join(path.read_text() for path in (ROOT / "src").rglob("*.lua"))
     used = {name.lower() for name in re.findall(r"redis\.p?call\('([A-Z]+)'", scripts)}
     allowed = {word[1:] for word in acl_line() if word.startswith("+")}

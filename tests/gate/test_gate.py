@@ -513,7 +513,7 @@ def test_a_reservation_ahead_is_counted_in_its_own_window() -> None:
 # Fences -------------------------------------------------------------------------------------------
 
 
-def test_fences_grow_even_when_the_latest_of_the_state_is_lost() -> None:
+def test_fences_grow_even_when_the_latest_changes_of_the_state_are_lost() -> None:
     """S5: given a state that is a few grants old, as a replica has it, when it goes on later, then
     no fence is given twice.
     """

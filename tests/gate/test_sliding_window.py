@@ -154,7 +154,7 @@ class Counted(OrderedDict[int, int]):
         return each()
 
 
-def test_an_estimate_looks_at_no_more_of_the_log_than_a_stride() -> None:
+def test_an_estimate_reads_no_more_of_the_log_than_a_stride() -> None:
     """S9: given 10,000 calls in the log and a queue behind it, when a caller gets an estimate, then
     it was the work of 100.
     """

@@ -113,7 +113,7 @@ def test_a_session_that_is_limited_twice_counts_retries_in_both(
 
 
 @pytest.mark.parametrize("scarce", ["total", "each"])
-def test_a_retry_that_one_of_two_refuses_is_charged_to_none(
+def test_a_retry_that_one_of_two_limiters_refuses_is_charged_to_none(
     session: requests.Session, service: Service, name: str, scarce: str
 ) -> None:
     """T8: the session is limited twice. The first attempt is charged, the retry is not."""
