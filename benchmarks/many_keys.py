@@ -243,7 +243,7 @@ async def go_home(waiting: Sequence[asyncio.Task[Permit]], permits: Sequence[Per
     await asyncio.gather(*(permit.arelease() for permit in permits))
 
 
-# Gone keys ----------------------------------------------------------------------------------------
+# Expired keys -------------------------------------------------------------------------------------
 
 
 def gone_keys(url: str, server: Redis, brief: int, found: Findings) -> None:

@@ -24,8 +24,8 @@ RULES = Rules()
 
 # A grant counts when the call leaves, the server counts when it arrives: slack covers the variation
 # of the travel time. Measured at the server on 2 busy cores, calls came up to 13 ms closer together
-# than they were granted, from one process as from 4, and once 18 ms. Every period grows by it: 2.5%
-# of the 5% that the demo allows itself.
+# than they were granted, and once 18 ms. That held for one process as for 4. Every period grows by
+# the slack: 2.5% of the 5% that the demo allows itself.
 SLACK = 0.025
 
 Entrance = AbstractAsyncContextManager[object]
@@ -67,7 +67,7 @@ async def entrance(name: str | None, store: str | None) -> AsyncIterator[Entranc
 
 
 async def make_calls(order: Order, limiter: Entrance, reply: Callable[[int], None]) -> None:
-    """Starts all calls at the same time; `reply` hears the status of each as it comes back."""
+    """Starts all calls at the same time; `reply` gets the status of each as it comes back."""
     connections = aiohttp.TCPConnector(
         limit=0
     )  # no limit: aiohttp's own would hide the effects of having no headgate

@@ -47,9 +47,7 @@ async def hear(process: Process) -> str:
 
 
 def end_with_parent() -> None:
-    """In a child: ends the process when the parent is gone, however it went: stdin is
-    closed then.
-    """
+    """In a child: ends the process when the parent has ended, in any way: stdin is closed then."""
     threading.Thread(target=_wait_for_end_of_stdin, daemon=True).start()
 
 

@@ -23,7 +23,7 @@ SLOTS = 16384
 MASTERS = 3
 # A right that redis-py's and valkey-py's own clusters for threads need, and headgate does not.
 THEIRS = "+command"
-# Milliseconds of silence after which a node is suspected, where a story kills one, and while all
+# Milliseconds of silence after which a node is suspected, where a test kills one, and while all
 # meet.
 NODE_TIMEOUT = 1000
 CALM = 60_000  # the same where none does: a busy machine is no failover
@@ -132,7 +132,7 @@ class Cluster:
         except (
             RedisError,
             ServerMissing,
-        ):  # they come to no agreement, which is Redis's matter: the next story needs another one
+        ):  # they come to no agreement, which is Redis's matter: the next test needs others
             self._begin_anew()
 
     def _begin_anew(self) -> None:

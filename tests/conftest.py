@@ -228,7 +228,7 @@ def memory(name: str, request: pytest.FixtureRequest) -> World:
 
 
 def _virtual(request: pytest.FixtureRequest) -> bool:
-    """Whether a story in memory takes no real time: asyncio's own loop has a virtual twin, others
+    """Whether a test in memory takes no real time: asyncio's own loop has a virtual twin, others
     have none.
     """
     return loops.virtual() or request.node.get_closest_marker("exact") is not None

@@ -2,7 +2,7 @@
 another may take over.
 
 Here lives the scheduler, and the lock, the event and the event loop that wait in its time. A test
-of several threads is the same each time that its seed is; when no thread can go on, it says so
+of several threads is the same each time that its seed is. When no thread can go on, it says so
 instead of hanging. Its waits take no time: the clock jumps.
 """
 
@@ -40,10 +40,8 @@ class Interleaving:
         self._pace = self.chance.choice(PACES)
         self._turns: dict[int, threading.Semaphore] = {}  # by number: the living threads
         self._here = threading.local()
-        self._still: dict[
-            int, float
-            # threads that have looked in vain since anything moved, and until when they would wait
-        ] = {}
+        # Threads that have looked in vain since anything moved, and until when they would wait.
+        self._still: dict[int, float] = {}
         self._stuck = False
         self._errors: list[BaseException] = []
 
@@ -98,7 +96,7 @@ class Interleaving:
         """The turn of a thread: perhaps this one's again."""
         number = getattr(self._here, "number", None)
         if number is None:
-            return  # the test's own thread, before or after the story
+            return  # the test's own thread, before or after the scheduled part
         mine = self._turns[number]
         if not self._stuck:
             self._wake_another()

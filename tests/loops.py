@@ -36,7 +36,7 @@ def eager() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Its timers are kept where stories look for those of asyncio's."""
+    """Its timers are kept where tests look for those of asyncio's."""
     try:
         from uvloop import Loop
     except ImportError:

@@ -38,7 +38,7 @@ def scaled(seconds: float) -> float:
 
 def scaled_now(seconds: float) -> float:
     """The same by the load of this moment, for times that no other process has to agree on: a run
-    makes a load of its own.
+    makes its own load.
     """
     return seconds * max(PACE, os.getloadavg()[0] / CORES)
 

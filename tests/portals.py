@@ -2,7 +2,7 @@
 end it, and the next call makes another.
 
 Here lives that ending. As long as there is a loop, it offers undelivered operations to a server
-that is gone. An hour later another server may have its port.
+that has ended. An hour later another server may have its port.
 """
 
 from __future__ import annotations

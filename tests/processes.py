@@ -67,7 +67,7 @@ def complaints_of(stderr: str) -> list[str]:
 
 
 class Running:
-    """A process that is under way: it says lines, hears lines and can be killed."""
+    """A running process: it prints lines, reads lines and can be killed."""
 
     def __init__(self, program: str, *arguments: object) -> None:
         self._process = subprocess.Popen(
@@ -108,7 +108,7 @@ class Running:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9: no `finally`, no farewell."""
+        """kill -9: no `finally`, no goodbye to the server."""
         self._process.kill()
         self.end()
 

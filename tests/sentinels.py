@@ -20,7 +20,7 @@ SERVICE = "main"
 WATCHERS = 3
 QUORUM = 2
 DOWN_AFTER = (
-    500  # milliseconds of silence after which a primary is taken for down, where a story kills it
+    500  # milliseconds of silence after which a primary is taken for down, where a test kills it
 )
 CALM = 60_000  # the same where none does: a busy machine is no failover
 FAILOVER = 1000  # milliseconds that a failover may take before it is tried again

@@ -1,4 +1,5 @@
-"""A real redis-server for tests: on a private port, without persistence, gone when the tests are.
+"""A real redis-server for tests: on a private port, without persistence, stopped when the tests
+end.
 
 Here lives the finding, starting, pausing and stopping of one server. Of headgate it knows only the
 user with access. Several that belong together: clusters.py, sentinels.py.

@@ -457,8 +457,8 @@ def test_no_module_generates_code_at_run_time() -> None:
 
 
 def test_the_users_own_random_numbers_stay_as_they_are() -> None:
-    """A user who seeds `random` gets the same numbers with headgate and without: headgate has
-    generators of its own.
+    """A user that seeds `random` gets the same numbers with headgate and without: headgate has its
+    own generators.
     """
 
     def breach(path: Path) -> set[str]:

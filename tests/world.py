@@ -1,6 +1,6 @@
-"""A world for a story: a store and the time that passes in it.
+"""A world for a test: a store and the time that passes in it.
 
-In memory the time is virtual and a story may wait for hours; on Redis it is real, and a beat is
+In memory the time is virtual and a test may wait for hours; on Redis it is real, and a beat is
 milliseconds. A test is written once and runs in both.
 """
 
@@ -26,7 +26,7 @@ Story = Callable[..., Coroutine[Any, Any, None]]
 
 
 class World:
-    """`store`: for limiters; `beat`: the seconds by which a story counts; `virtual`: they take no
+    """`store`: for limiters; `beat`: the seconds by which a test counts; `virtual`: they take no
     real time.
     """
 
@@ -48,7 +48,7 @@ class World:
 
     @property
     def slack(self) -> float:
-        """By how many seconds a story may be late where a time is promised."""
+        """By how many seconds a test may be late where a time is promised."""
         return 0.0 if self._stalls is None else self._stalls.slack()
 
     @property
@@ -57,7 +57,7 @@ class World:
         return round(self.beat * 1_000_000)
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
-        """Tell one story, in an event loop of its own."""
+        """Run one test, in an event loop of its own."""
         return run(story, self.clock) if self.virtual else asyncio.run(story)
 
     def limiter(self, *limits: Any, name: str | None = None, **options: Any) -> Limiter:
@@ -76,7 +76,7 @@ class World:
 
 
 def told(story: Story) -> Callable[..., None]:
-    """The coroutine function `story`, told in `world`."""
+    """The coroutine function `story`, run in `world`."""
 
     @functools.wraps(story)
     def test(world: World, **others: Any) -> None:

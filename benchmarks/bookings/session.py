@@ -22,8 +22,8 @@ STEP = 1_000_000 // RATE
 
 
 class Through(NamedTuple):
-    """A granted caller: its order by the store, the moment of its grant and the moment when it went
-    on (microseconds, the clock of this machine).
+    """A granted caller: its order by the store, the moment of its grant, and the moment when it
+    went on. Moments are microseconds of this machine's clock.
     """
 
     session: int

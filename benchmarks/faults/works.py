@@ -165,9 +165,7 @@ async def entered(maker: Maker) -> str:
 
 
 async def lost_charge(entrant: Entrant, url: str, name: str) -> str:
-    """The reply to one acquire is lost after the server has run it: how many tokens are gone for
-    it?
-    """
+    """The reply to one acquire is lost after the server has run it: how many tokens did it take?"""
     if (kind := entrant.bucket) is None:
         return NONE
     before = runs(url)

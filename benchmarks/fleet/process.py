@@ -1,7 +1,7 @@
 """One process of a fleet: its waiters, which ask again and again until they have to stop, and their
 grants.
 
-It reckons nothing: moments are read and handed over.
+It computes nothing: moments are read and handed over.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 and shared.
 
 redis-py's default pool refuses the 101st caller. The patient pool makes callers queue for a
-connection, as a user does who has met that refusal. At 100 at once it is no quicker, so it stands
-in only where the default fails.
+connection, as a user would write it after that refusal. At 100 at once it is no quicker, so it
+stands in only where the default fails.
 """
 
 from __future__ import annotations

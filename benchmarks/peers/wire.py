@@ -80,8 +80,8 @@ def gate(capacity: int) -> Opening:
 
 
 class Gate:
-    """The cost that any semaphore in a store has to pay: a round trip before the first come in, and
-    one more each time that there is room.
+    """The cost of any semaphore in a store: a round trip before the first caller enters, and one
+    more each time that there is room.
 
     Nothing is decided and no caller is safe: so many enter as were there when the last had left.
     """

@@ -1,8 +1,8 @@
 """`python -m benchmarks.server_cost`: microseconds of Redis for each acquire, and for each kind of
 call when many wait or hold.
 
-Exit status: 0 when no kind of call takes more than twice as long at the largest size as at the
-smallest, 1 when one does. 2 when nothing could be measured.
+Exit status: 1 when a kind of call takes more than twice as long at the largest size as at the
+smallest, 0 when none does. 2 when nothing could be measured.
 """
 
 from __future__ import annotations

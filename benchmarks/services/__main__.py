@@ -1,7 +1,7 @@
 """`python -m benchmarks.services`: a fleet on Redis and a strict service, through each client, and
 with limits twice too high.
 
-Exit status: 0 without a 429 and within 3 % of the best time for each client, and settled where the
+Exit status: 0 without a 429, within 3 % of the best time for each client, and settled after the
 service corrected the wrong limits. 1 not so, 2 nothing could be measured.
 """
 

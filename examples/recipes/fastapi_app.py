@@ -25,7 +25,7 @@ limiter = Limiter(
     store=REDIS,
     max_sleep=10,  # a request waits at most 10 s for its turn,
     max_waiters=50,  # behind at most 50 others,
-    retry_for=1,  # and at most 1 s for a Redis that is away
+    retry_for=1,  # and at most 1 s for an unavailable Redis
 )
 
 

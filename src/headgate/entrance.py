@@ -3,7 +3,7 @@
 Only entering and leaving are here. The noun says which request its blocks make, and the queue
 decides.
 
-A signal handler can raise before the first line of `__exit__`. The limiter then never hears that
+A signal handler can raise before the first line of `__exit__`. The limiter then never learns that
 the block has ended, and the process would renew the permit for as long as it lives. So the block
 itself holds its permit. A `with` statement loads `__exit__` before it calls `__enter__`, and keeps
 the loaded method until it ends: here that is a `Block`. When an exception drops the block before it
@@ -136,7 +136,7 @@ def made_from(entrance: Entrance) -> type[Any]:
 
 
 class Made:
-    """Comes before the user's class, whose `__init_subclass__` is not to hear of a class that its
+    """Comes before the user's class, whose `__init_subclass__` must not run for a class that its
     user does not know.
     """
 

@@ -81,8 +81,8 @@ class RemoteQueue(StoreQueue, Protocol):
 
 
 class RemoteStore(Protocol):
-    """A store that may be away, or in part: then, as seen from here, it need not be asked until it
-    is found again.
+    """A store that may be unavailable, or in part: then, as seen from here, it need not be asked
+    until it is found again.
     """
 
     def queue(self, name: str, declared: Declaration) -> RemoteQueue: ...

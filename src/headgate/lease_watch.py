@@ -1,6 +1,6 @@
 """The watch over a body does for a lease what asyncio.timeout does for a deadline.
 
-This module delivers the loss of a lease: a task is cancelled where it awaits, and a thread gets the
+This module delivers the loss of a lease. A task is cancelled where it awaits, and a thread gets the
 error at the end of its block. Only limiters with on_lost="cancel" come by here. The permit knows
 that a lease is lost, and the store renews it.
 """
@@ -195,7 +195,7 @@ class Lost(Exception):
 
 
 class Noting:
-    """Around the line that granted a permit: its watch gets the news before a release."""
+    """Around the line that granted a permit: it informs the watch before a release."""
 
     def __init__(self, queue: Issuer) -> None:
         self.name = queue.name

@@ -1,7 +1,7 @@
 """The limiter: the object that the user holds, and the two thin shells around a store's queue.
 
-Here live `async with` and `with` on one object. Nothing here decides, sleeps or talks to a server:
-a method checks a request, gives it to the queue, and hands the result to the caller.
+Here live `async with` and `with` on one object. Nothing here decides, sleeps or talks to a server.
+A method checks a request, gives it to the queue, and hands the result to the caller.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Limiter(Entrance):
     `on_wait`: a plain function. An acquire that has to wait calls it once with a `Waiting`
     (position, retry_after), in its own task or thread, before it sleeps. An exception that it
     raises gives the acquire up and reaches the caller.
-    `on_lost`: the effect on a block whose lease is lost. "mark": only `permit.lost` shows it.
+    `on_lost`: the consequence for a block whose lease is lost. "mark": only `permit.lost` shows it.
     "cancel": a task is cancelled where it awaits, and the block raises `LeaseLostError`; a thread's
     block raises it at its end. In memory no lease is lost.
-    `on_store_error`: the way of an acquire while the store cannot be asked. "raise": it raises
+    `on_store_error`: how an acquire behaves while the store cannot be asked. "raise": it raises
     StoreError. "open": it passes at once, without any limit. "local": it keeps to this process's
     share, the limits divided by `processes`.
     `processes`: how many processes use the name, an int from 1. Only for, and needed by,
@@ -286,12 +286,13 @@ class Limiter(Entrance):
         them to the limiter.
 
         Raises ValueError or TypeError for bad arguments, and CostExceedsCapacityError for a cost
-        that can never pass. Once entered or awaited it raises MaxSleepExceededError when its turn
-        is further away than `max_sleep`, or has not come by then. It also raises QueueFullError and
-        LimiterClosedError; UnknownLimiterError, of an attached limiter; StoreError when the store
-        cannot be asked. It raises RuntimeError when it would block its own event loop for ever, or
-        in the child of a fork while it waited. With on_lost="cancel" its block, or a later `with
-        permit:`, raises LeaseLostError. Without a block a lost lease shows on the permit alone.
+        that can never pass. When it is entered or awaited, it raises MaxSleepExceededError if its
+        turn is further away than `max_sleep`, or has not come by then. It also raises
+        QueueFullError and LimiterClosedError; UnknownLimiterError, of an attached limiter;
+        StoreError when the store cannot be asked. It raises RuntimeError when it would block its
+        own event loop for ever, or in the child of a fork while it waited. With on_lost="cancel"
+        its block, or a later `with permit:`, raises LeaseLostError. Without a block a lost lease
+        shows on the permit alone.
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 

@@ -1,7 +1,7 @@
 """The log lines of the package, written by a thread of their own.
 
 A logging handler is the user's code: it may take its time, and it may call a limiter. No thread of
-headgate and no caller may wait for it, so `log` puts the line into a queue, and the thread
+headgate and no caller may wait for it. So `log` puts the line into a queue, and the thread
 "headgate-log" runs the handlers.
 """
 

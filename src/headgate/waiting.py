@@ -16,8 +16,8 @@ class Waiting:
     """The argument of `on_wait`: the place of an acquire in the queue.
 
     `position` is the number of live waiters before this one; 0: it is the next. `retry_after` is
-    the number of seconds until its turn, if no waiter before it gives up and permits are free; None
-    when only a release can say.
+    the number of seconds until its turn, if no waiter before it gives up and permits are free. It
+    is None when only a release can say.
     """
 
     position: int

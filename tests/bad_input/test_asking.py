@@ -150,7 +150,7 @@ def test_a_cost_above_the_capacity_is_refused_with_any_max_sleep(
         Limiter("api", Rate(10, per=1), store=nowhere, max_sleep=5).acquire(11, max_sleep=max_sleep)
 
 
-# Patience -----------------------------------------------------------------------------------------
+# Maximum waits ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAITING)

@@ -69,8 +69,8 @@ def test_a_goal_beyond_the_floor_is_reported_with_the_floor() -> None:
 
 
 def test_the_highest_of_several_floors_counts() -> None:
-    """Given a floor 20 times ahead of the peer, and one that does more of the work, 8 times ahead,
-    then 10 is out of reach.
+    """Given a floor 20 times ahead of the peer, and one with more of the work, 8 times ahead, then
+    10 is out of reach.
     """
     (line,) = goals.lines_of(
         [

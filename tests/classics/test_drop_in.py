@@ -214,7 +214,7 @@ def test_the_names_that_scripts_import_are_there() -> None:
     assert RedisError is StoreError
     assert not issubclass(
         MaxSleepExceededError, RedisError
-    )  # "too long" and "redis is away" are different handlers
+    )  # "too long" and "redis is unavailable" are different handlers
 
 
 @told

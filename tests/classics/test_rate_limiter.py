@@ -1,4 +1,4 @@
-"""RateLimiter: requests per second and concurrency together, in process, told in virtual time."""
+"""RateLimiter: requests per second and concurrency together, in process, in virtual time."""
 
 from __future__ import annotations
 

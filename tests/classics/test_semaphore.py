@@ -211,7 +211,9 @@ async def test_a_wait_shorter_than_max_sleep_is_waited(world: World) -> None:
 async def test_max_position_refuses_at_once_a_caller_with_more_waiters_before_it(
     world: World, position: int
 ) -> None:
-    """With 0 before me I may wait; with more than `max_position` I am told so immediately."""
+    """With 0 before the caller it may wait; with more than `max_position` it is refused
+    immediately.
+    """
     semaphore = Semaphore(world.name, 1, max_position=position, **world.place)
     await semaphore.__aenter__()
     # As many as may wait: with 0, 1, ... `position` others before them.

@@ -1,5 +1,4 @@
-"""The judge must be stricter than its subject: the demo server's decision and the ideal time, as
-stories.
+"""The judge must be stricter than its subject: the demo server's decision and the ideal time.
 
 Time is an argument here, in milliseconds; nothing sleeps and no server is started.
 """
@@ -23,7 +22,7 @@ class Service:
         return self._keeper.arrive(round(at * MILLISECOND))
 
     def visit(self, at: float) -> Verdict:
-        """Arrives, and is gone again before the next."""
+        """Arrives, and leaves before the next."""
         verdict = self.arrive(at)
         if verdict == "ok":
             self._keeper.leave()

@@ -154,7 +154,7 @@ def test_a_bucket_in_steps_ticks_once_a_period() -> None:
 
 
 def test_slack_lengthens_the_period_of_rates_and_windows() -> None:
-    """T1: calls that leave one period apart may arrive closer. A user who knows by how much
+    """T1: calls that leave one period apart may arrive closer. A user that knows the difference
     declares it, and the limit is stricter.
     """
     slow, window = bucket(Rate(1, per=1, slack=0.5)), rule_of(Window(3, per=1, slack=0.5))

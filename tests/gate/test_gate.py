@@ -184,7 +184,7 @@ def test_a_refusal_names_a_moment_at_which_all_limits_are_open() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) -> None:
-    """T8, S9: given any limits and a queue, when one more is refused, for patience or for
+    """T8, S9: given any limits and a queue, when one more is refused, for `max_sleep` or for
     `max_waiters`, then all is as before.
     """
     limits = data.draw(MIXTURES)
@@ -398,7 +398,7 @@ def test_each_new_rule_continues_the_old_rule_of_its_kind_and_unit() -> None:
 @given(st.data())
 def test_a_limit_of_another_kind_starts_with_the_used_amount(data: st.DataObject) -> None:
     """T9: given any history and a debt, when the limit is of another kind, then as much of it is
-    used: at most all, and a debt.
+    used: at most all, and the debt.
     """
     former, limit = data.draw(rated), data.draw(rated)
     assume(type(former) is not type(limit))
@@ -514,8 +514,8 @@ def test_a_reservation_ahead_is_counted_in_its_own_window() -> None:
 
 
 def test_fences_grow_even_when_the_latest_changes_of_the_state_are_lost() -> None:
-    """S5: given a state that is a few grants old, as a replica has it, when it goes on later, then
-    no fence is given twice.
+    """S5: given a state that is a few grants old, as on a replica, when it goes on later, then no
+    fence is given twice.
     """
     gate = Gate(rules_of([Concurrency(100)]), START)
     replica = twin(gate)
@@ -561,8 +561,8 @@ def test_admit_and_at_once_decide_the_same_as_acquire(data: st.DataObject) -> No
 
 
 def test_no_caller_passes_at_once_before_a_queue_or_when_the_clock_steps_back() -> None:
-    """S6, T6: given room for one and a large cost that waits for more, or a clock that steps back,
-    then no caller passes at once.
+    """S6, T6: given room for one and a large cost that waits, or a clock that steps back, then no
+    caller passes at once.
     """
     crowd = Crowd(Rate(5, per=1)).play([("ask", 4, None)])
     assert twin(crowd.gate).at_once(START - 1) is None
@@ -620,7 +620,7 @@ def test_only_a_cut_below_the_held_permits_makes_the_gate_over() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.DataObject) -> None:
-    """T12, S8: given any history, then the gate is kept while a caller waits or holds, and from
+    """T12, S8: given any history, then the gate is kept while a caller waits or holds. From
     `idle_at` on it is as a new one.
     """
     limits = data.draw(

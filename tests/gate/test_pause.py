@@ -82,7 +82,7 @@ def test_the_later_end_of_two_pauses_counts() -> None:
 
 
 def test_a_reserved_moment_is_earlier_than_the_end_of_any_pause() -> None:
-    """T3: so a sleeper with a reservation can be told from callers that are granted after the
+    """T3: so a sleeper with a reservation is distinct from callers that are granted after the
     pause.
     """
     gate = gate_of(Rate(1, per=1, capacity=1))

@@ -79,8 +79,8 @@ def times(crowd: Crowd) -> list[int]:
 def test_no_interval_has_more_than_the_burst_and_the_refill_of_its_time(
     data: st.DataObject,
 ) -> None:
-    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no
-    interval has more than B + r d.
+    """T1, T5: given any crowd that asks, gives up and pays back, and a clock that jumps, then no
+    interval exceeds B + r d.
     """
     rate = data.draw(rates())
     crowd = Crowd(rate, reserve_ahead=data.draw(RESERVES_AHEAD)).play(data.draw(events([rate])))
@@ -297,8 +297,7 @@ def test_a_reservation_cancelled_before_a_later_one_gives_back_the_part_with_roo
     costs: tuple[int, int], back: int
 ) -> None:
     """T5: given an empty bucket for 5 and two reservations, when the first is undone, then no more
-    comes back than would be there without it. No less than its cost comes back, but for the later
-    reservation.
+    comes back than without it. No less than its cost comes back, but for the later reservation.
     """
     crowd = empty(Rate(5, per=0.5))
     crowd.reserve_ahead = 2 * SECOND
@@ -332,9 +331,9 @@ def level_without(rule: TokenBucketRule, takes: list[tuple[int, int]], now: int)
 def test_a_settlement_leaves_the_bucket_as_if_the_real_cost_had_been_taken(
     rate: Rate, asked: list[tuple[int, int]], backs: list[tuple[int, int]]
 ) -> None:
-    """T1, T5: given any calls, when some settle for less than they took, or for more, then the
-    bucket is no fuller than if they had taken that at once. If none took more, it is less full by a
-    sixteenth at most for each of them.
+    """T1, T5: given calls that settle for less than they took, or for more, then the bucket is no
+    fuller than if they had taken that at once. If none took more, it is less full by a sixteenth at
+    most for each of them.
     """
     rule = bucket_at_start(rate)
     takes, now = [], START
@@ -385,7 +384,7 @@ def test_overflowed_tokens_do_not_come_back() -> None:
 
 def test_settlements_of_almost_everything_keep_few_marks() -> None:
     """S9, T1: given calls that pay back nearly all, each after a small one, then the bucket keeps
-    16 marks at most, and grants no extra tokens.
+    16 marks at most. It grants no extra tokens.
     """
     rate = Rate(1_000, per=HOUR)
     crowd = Crowd(rate)
@@ -479,8 +478,8 @@ def test_a_new_rate_grants_no_extra_tokens_for_the_past(data: st.DataObject) -> 
 )
 def test_quick_changes_of_a_rate_in_steps_postpone_no_step(rates: tuple[Rate, Rate]) -> None:
     """T2, T9: given rates in steps that take turns four times a second, then in 40 s no more comes
-    than each of them would bring in its time. No less comes than the slower one alone would bring,
-    but for a step begun.
+    than each would bring. No less comes than the slower one alone would bring, but for a step
+    begun.
     """
     crowd = empty(rates[0])
     due, slower = Fraction(0), min(map(tokens_a_microsecond, rates))
@@ -496,8 +495,8 @@ def test_quick_changes_of_a_rate_in_steps_postpone_no_step(rates: tuple[Rate, Ra
 
 
 def test_a_running_step_counts_the_time_before_a_change_at_the_former_rate() -> None:
-    """T9: given 9 of 10 s of a step of 10, when it is to bring 1,000, then those 9 s are worth 9 of
-    them, and not a tick more.
+    """T9: given 9 of 10 s of a step of 10, when it is to bring 1,000, then those 9 s are worth
+    exactly 9 of them.
     """
     crowd = empty(Rate(10, per=10, steps=True)).play([("time", 9 * SECOND)])
 

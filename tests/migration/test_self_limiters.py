@@ -1,6 +1,6 @@
 """The surprises of docs/migration/self-limiters.md: self-limiters and headgate, on a server.
 
-Both take the same arguments, so one story serves both: `classes` is either package.
+Both take the same arguments, so one test serves both: `classes` is either package.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ STORIES: dict[str, Callable[[Limiter], None]] = {
 
 
 def tell(name: str, story: Callable[[Limiter], None], at: int) -> Fork:
-    """Tell the story, and fork at step number `at`."""
+    """Run the story, and fork at step number `at`."""
     limiter, fork = Limiter(name, Concurrency(2), store=MemoryStore()), Fork(at)
     limiter.acquire_sync().release()
     sys.settrace(fork.trace)

@@ -1,4 +1,4 @@
-"""A process that enters a semaphore and stays inside until it hears a line.
+"""A process that enters a semaphore and stays inside until it reads a line.
 
 usage: hold.py URL name capacity expiry
 Says "asks" before it enters, "inside" once it has, "left" when it is out again.

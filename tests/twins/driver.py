@@ -90,7 +90,8 @@ class Player:
         self.sessions = [self.session() for _ in range(SESSIONS)]
         self.callers: list[Caller] = []
         self.fences: dict[Caller, int] = {}
-        self.moments: dict[Caller, int] = {}  # of granted callers, as far as a reply has told
+        # of granted callers, as far as replies have named them
+        self.moments: dict[Caller, int] = {}
         self.head = -1
         self.notifications: Counter[str] = Counter()
         self.trace: list[str] = []

@@ -224,7 +224,7 @@ class Model:
                     )
 
     def lose(self, key: str) -> None:
-        """One of the keys is gone."""
+        """One of the keys was lost."""
         if key == "":
             self.gate, self.records, self.notified, self.offered = None, {}, None, False
             self.outbox.clear()
@@ -293,9 +293,7 @@ class Turn:
         self.model, self.call, self.gate = model, call, gate
         self.own = model.outbox.pop(call.session, [])
         self.others: defaultdict[str, list[OutboxItem]] = defaultdict(list)
-        self.heads: dict[
-            str, int
-        ] = {}  # sessions that must hear when to look at the head of the queue
+        self.heads: dict[str, int] = {}  # sessions to notify when to look at the head of the queue
         self.paused = 0  # until when, by a pause of this call; now, when it has ended one
         self.notified: list[str] = []  # sessions that are notified of that
         self.living = {call.session: True}  # the sessions that this call found alive, or not

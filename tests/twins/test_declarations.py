@@ -1,7 +1,7 @@
 """Which process may replace the limits of another, and when: the script's rule, with the moments of
 a test's clock.
 
-The stories hold it against the model besides.
+The stories also compare it with the model.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def test_a_call_that_was_carried_out_can_no_longer_be_abandoned(wire: Wire, numb
 
 
 def test_calls_that_were_abandoned_together_are_not_carried_out(wire: Wire) -> None:
-    """F25, S4: given two that a thread has given up one after the other, told as one, then neither
-    is carried out any more.
+    """F25, S4: given two that a thread has abandoned one after the other, written as one, then
+    neither is carried out any more.
     """
     give_up = Cancel(Caller(f"{wire.token}-1.0", 1, "-"), count=2)
     wire.call(Call(LIMITS, f"{wire.token}-2.1", 1, (give_up,)), NOON)

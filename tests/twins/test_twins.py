@@ -54,14 +54,14 @@ def agree(made: Callable[[], Wire], story: Story) -> None:
 
 @pytest.mark.parametrize("seed", DRAWN)
 def test_both_twins_answer_drawn_stories_alike(made: Callable[..., Wire], seed: int) -> None:
-    """Given any limits and any talk of three sessions at any times, when both twins hear it, then
-    they say and remember the same.
+    """Given any limits and any calls of three sessions at any times, when both twins run them, then
+    their replies and states are the same.
 
-    So the gate's promises are kept on a server (T1, T2, T3, T4, T5, T6, T8, T9), by the quick way
-    in as by the long one. The parts beyond the gate are as plain as in the model. One acquire gets
-    one grant, also if it is sent again or comes late (S3, T10). Only held permits are released or
-    renewed (S4). Leases end, and the dead lose their places (L1, L3); the work of a call is bounded
-    (S9). The witness holds S1, S2, S3, S5, S6, S7, T3, T6, S8 and T12 against both besides.
+    So the gate's promises are kept on a server (T1, T2, T3, T4, T5, T6, T8, T9), by the quick
+    script and the whole one. The parts beyond the gate are as plain as in the model. One acquire
+    gets one grant, also if it is sent again or comes late (S3, T10). Only held permits are released
+    or renewed (S4). Leases end, and the dead lose their places (L1, L3); the work of a call is
+    bounded (S9). The witness holds S1, S2, S3, S5, S6, S7, T3, T6, S8 and T12 against both besides.
     """
     way = WAYS[seed % 6 == 0]
     for number in range(STORIES):

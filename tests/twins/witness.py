@@ -62,7 +62,7 @@ class Witness:
         self.lease_valid_until: dict[Caller, int] = {}  # until when a client believes in its permit
         self.given_up: set[Caller] = (
             set()
-        )  # released or cancelled, perhaps before its caller heard of the grant
+        )  # released or cancelled, perhaps before its caller received the grant
 
     # Events ---------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class Witness:
         self.clock += max(0, delta)
 
     def died(self, client_name: str) -> None:
-        """A process that is gone believes in nothing."""
+        """A killed process believes in nothing."""
         self.lease_valid_until = {
             caller: until
             for caller, until in self.lease_valid_until.items()
@@ -92,7 +92,7 @@ class Witness:
         self.given_up |= given_up
 
     def believes(self, caller: Caller, t: int, lease: int, reply: Reply) -> None:
-        """A client heard of its grant for `t` by this reply."""
+        """A client received its grant for `t` by this reply."""
         if lease and caller not in self.given_up:
             self.lease_valid_until[caller] = self.clock + t + lease - reply.t
 

@@ -181,7 +181,7 @@ def test_a_permit_is_neither_copied_nor_pickled(name: str, send: Callable[[Any],
 def test_a_pool_of_processes_shares_the_limits_of_a_limiter_on_redis(
     name: str, redis_url: str, method: str
 ) -> None:
-    """Given 5 calls an hour, one of which is made before the pool, then 4 are left for it, and 5
-    for a key, and none after it.
+    """Given 5 calls an hour, one of them before the pool, then 4 are left for the pool, 5 for a
+    key, and none after it.
     """
     assert finished("pickled", redis_url, name, method).split() == ["True", "4", "5", "False"]

@@ -54,7 +54,7 @@ made: list[type[Any]] = []
 
 
 class Listed(Limiter):
-    """Wants to hear of each of its subclasses, with an argument."""
+    """Its `__init_subclass__` takes an argument."""
 
     def __init_subclass__(cls, *, team: str) -> None:
         super().__init_subclass__()
@@ -117,7 +117,7 @@ def test_an_attribute_that_cannot_be_pickled_is_an_error_at_the_dump() -> None:
 
 @STORES
 def test_a_subclass_may_take_arguments_of_a_class(store: str | None) -> None:
-    """And its own `__init_subclass__` hears of the user's classes alone."""
+    """And its own `__init_subclass__` runs for the user's classes alone."""
     limiter = Team("team", "5/second", store=store)
 
     assert made == [Team]

@@ -187,7 +187,7 @@ def test_a_task_group_that_fails_at_the_moment_of_the_loss_keeps_its_own_error(
 
     async def fail() -> None:
         await asyncio.sleep(1.0)
-        asyncio.get_running_loop().call_soon(leases.forget)  # right before the group hears of this
+        asyncio.get_running_loop().call_soon(leases.forget)  # right before the group gets the error
         raise ZeroDivisionError
 
     assert run(leases, failing(visit, fail)) == [ZeroDivisionError]

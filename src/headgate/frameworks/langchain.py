@@ -50,7 +50,8 @@ class LangChainLimiter(BaseRateLimiter):
 
     def _check(self, declared: Declaration) -> None:
         if not declared.program:
-            return  # the store is away, and on_store_error="open" lets calls pass without limits
+            # the store is unavailable, and on_store_error="open" lets calls pass without limits
+            return
         if declared.holds:
             raise ValueError(
                 f"LangChainLimiter({self._limiter!r}): LangChain never says when a call has ended, "

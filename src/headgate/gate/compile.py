@@ -158,7 +158,7 @@ NO_LIMITS = Declaration(())
 
 
 def declaration(limits: Sequence[Limit]) -> Declaration:
-    """The declaration for the limits of a user."""
+    """The declaration of `limits`."""
     return Declaration(rules_of(limits), limits)
 
 

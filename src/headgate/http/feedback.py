@@ -1,6 +1,6 @@
 """Applies the server's limits, as a response states them, to the limiters of the call.
 
-So they hold for all programs that use these limiters. Here live the choice of the reaction, and the
+So they hold for all programs that use these limiters. Here live the choice of a reaction, and the
 rule that a failure here never reaches the call. rate_limit_headers.py reads the response.
 """
 

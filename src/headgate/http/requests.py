@@ -1,7 +1,7 @@
 """requests: an adapter that passes limiters first, and `limit`, which puts it into a session.
 
 Here lives the part that is special to requests and urllib3: when a call is over, and that urllib3
-retries by itself within one call of an adapter.
+retries within one call of an adapter.
 """
 
 from __future__ import annotations

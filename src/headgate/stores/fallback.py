@@ -1,9 +1,9 @@
 """The fallback of a limiter while its store cannot be asked: let calls pass, or limit them to this
 process's share of the limits.
 
-Every acquire chooses anew between the store and the fallback, here. The log gets the change from
-here. Nothing is limited here: shares are queues of a memory store of their own, one for each store
-that they replace.
+Here every acquire chooses between the store and the fallback. Each change is logged here. Nothing
+is limited here: shares are queues of a memory store of their own, one for each store that they
+replace.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FallbackQueue:
     async def learn(self) -> Declaration:
         """The limits in the store.
 
-        While it is away: none, if calls pass without limits; otherwise StoreError.
+        While it is unavailable: none, if calls pass without limits; otherwise StoreError.
         """
         try:
             return await self._queue.learn()

@@ -41,7 +41,7 @@ class Declarations:
         self.overruling = ""
 
     def update(self, program: str) -> None:
-        """`program` overrules the limits that held until now, for as long as those hold."""
+        """`program` overrules the limits that held until now, for as long as `program` holds."""
         if self.overruling not in ("", program, self.last) and self.overruling not in self._former:
             self._replaced(self.overruling, True)
         self.overruling = program
@@ -51,7 +51,7 @@ class Declarations:
         return present == self.overruling
 
     def overruled(self, program: str, present: str) -> bool:
-        """Whether a declaration is no news: it held before the update that holds at present."""
+        """Whether a declaration is known: it held before the update that holds at present."""
         return self.updated(present) and (program == self.last or program in self._former)
 
     def declare(self, program: str) -> None:

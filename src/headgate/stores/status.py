@@ -27,8 +27,8 @@ KINDS = {"bucket": "Rate", "window": "Window", "quota": "Quota", "slots": "Concu
 class LimitStatus:
     """One limit: of `capacity` units, `used` are in use and `left` are free (below zero: a debt).
 
-    `limit` is the `Concurrency`, `Rate`, `Window` or `Quota` that holds in the store: as this
-    process has written it, or else a limit that means the same. It does not count in a comparison.
+    `limit` is the `Concurrency`, `Rate`, `Window` or `Quota` that holds in the store. It is the one
+    that this process has written, or one that means the same. It does not count in a comparison.
     """
 
     kind: str

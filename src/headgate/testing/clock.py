@@ -235,7 +235,7 @@ def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> 
     if asyncio._get_running_loop() is loop:
         call()
     else:
-        with suppress(RuntimeError):  # the loop is closed, so its tasks are gone
+        with suppress(RuntimeError):  # the loop is closed, so its tasks have ended
             loop.call_soon_threadsafe(call)
 
 

@@ -76,7 +76,7 @@ class LimitSync:
     def limits_for_call(
         self, asks: bool = True, operations: list[Operation] | None = None
     ) -> tuple[Declaration, int]:
-        """The limits that a call names, and their standing in the call.
+        """The limits that a call names, and its statement about them.
 
         A call that `asks` for permits declares the limits of this process. Read the fields in the
         reverse order of their writing: then older limits never travel as an update.

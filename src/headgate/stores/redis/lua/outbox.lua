@@ -10,7 +10,7 @@
 Outbox = {}
 
 local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
-local pause_text -- the words of this call about a pause; later reservations do not change it
+local pause_text -- the text of this call about a pause; later reservations do not change it
 local unread -- the items that were kept for the session that calls
 local boxes -- the grants of this call, by session
 -- The run of requests that is being counted: it becomes one item.

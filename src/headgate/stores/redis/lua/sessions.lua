@@ -62,7 +62,7 @@ end
 -- A session said that this server notifies it, and no connection received its notification. So its
 -- process is dead, or its subscription broke. A living session calls at least every 3 s (HEARTBEAT
 -- in session.py), and at once when its subscription breaks. So it is alive until UNHEARD after its
--- last call. Returns that moment if it is news.
+-- last call. Returns that moment if it has changed.
 function Sessions.suspect(session)
   local record = redis.call('HGET', HASH, 'r' .. session)
   if not record then return nil end

@@ -1,7 +1,7 @@
 """The operations of a session: all its requests but the acquires.
 
-Each type says how it is written, and the needs of the call that carries it. It also says the effect
-when the server is unavailable or refuses it.
+Each type says how it is written, and the needs of the call that carries it. It also says how the
+client treats it when the server is unavailable or refuses it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Operation:
         return (self.verb, *(getattr(self, each.name) for each in fields(self) if not each.kw_only))
 
     def owed_at(self, now: float) -> bool:
-        """Whether it must be delivered, even if a caller got the error that the server is away."""
+        """Whether it must be delivered, even if a caller got the error that the server is
+        unavailable.
+        """
         return self.asker is None
 
 

@@ -51,7 +51,9 @@ new_grant: Callable[[tuple[int, int, int, int]], OutboxGrant] = partial(tuple.__
 
 
 class Outbox(NamedTuple):
-    """The news of a session: grants, and for how long all callers are paused. None: no news."""
+    """The notifications of a session: grants, and for how long all callers are paused. None: no
+    notification.
+    """
 
     grants: list[OutboxGrant]
     pause: int | None

@@ -1,4 +1,4 @@
-"""Which servers answer, and the fate of the calls to servers that do not.
+"""Which servers answer, and the handling of calls to servers that do not.
 
 A call without a connection is unrouted. It is sent when its server, or the server that replaced it,
 is connected. Its callers fail when their retry deadline has passed. The client asks an unavailable

@@ -93,7 +93,8 @@ class Subscriptions:
     def drop(self, server: Endpoint) -> None:
         """Close the subscription, because no call goes to `server` any more.
 
-        The sessions with waiters ask for news, and subscribe on the server that answers them.
+        The sessions with waiters ask for notifications, and subscribe on the server that answers
+        them.
         """
         subscriber = self._subscribers.pop(server, None)
         if subscriber is not None:
@@ -191,7 +192,7 @@ class Subscriber:
             self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.make_sure)
 
     def is_needed(self) -> bool:
-        """Whether a session waits for news from here. Leave the names without waiters."""
+        """Whether a session waits for notifications from here. Leave the names without waiters."""
         self.leave([key for key in self.keys if not self._waits(key)])
         return bool(self.keys)
 
