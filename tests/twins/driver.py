@@ -418,7 +418,9 @@ def remembered(model: Model) -> str:
         f"t={gate.t} not_before={gate.not_before} reserved={max(gate.t, gate.reserved)} "
         f"fence={gate.fence}"
     ]
-    words += [f"next_expiry={model.soonest} queued={model.queued} restarted_at={model.born}"]
+    words += [
+        f"next_expiry={model.next_expiry} queued={model.queued} restarted_at={model.restarted_at}"
+    ]
     for rule in gate.rules:
         words += [
             f"{name}={getattr(rule, name, -1)}"
