@@ -161,7 +161,7 @@ def blocks(text: str) -> Iterator[Any]:
 
 
 def paths(source: Path) -> dict[str, dict[str, int]]:
-    """What an acquire on Redis runs through: see programs/acquire_paths.py."""
+    """The calls of an acquire on Redis: see programs/acquire_paths.py."""
     server = Server()
     server.start()
     try:

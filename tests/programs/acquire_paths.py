@@ -1,7 +1,7 @@
-"""Count what an acquire on Redis runs through: `python acquire_paths.py URL`, one line of JSON.
+"""Count the calls of an acquire on Redis: `python acquire_paths.py URL`, one line of JSON.
 
-For an acquire that passes at once, and for the first that has to queue: calls of headgate's
-functions, moves from one of its files to another, and calls to the server.
+The counts are of an acquire that passes at once, and of the first that has to queue: calls of
+headgate's functions, moves from one of its files to another, and calls to the server.
 """
 
 import asyncio

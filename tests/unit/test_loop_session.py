@@ -31,7 +31,7 @@ RELEASE = Release(Caller("s", 9, "-"))
 
 
 class Stub:
-    """A client: it notes what the session asks it for."""
+    """A client: it notes the requests of the session."""
 
     topology, of_portal, closed, here = "a server", False, False, True
 

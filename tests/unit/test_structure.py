@@ -1,4 +1,4 @@
-"""The command that measures the structure of the package counts what it says."""
+"""The command that measures the structure of the package counts correctly."""
 
 from __future__ import annotations
 
