@@ -1,5 +1,5 @@
-"""Processes that are killed while they hold or wait: their capacity comes back (L1), their place
-does not stay (L3).
+"""Processes that are killed while they hold or wait: their capacity comes back (L1), and they lose
+their place in the queue (L3).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ async def status_of(semaphore: Semaphore) -> Status:
     return await queue_of(semaphore).astatus()
 
 
-async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(
+async def test_the_permit_of_a_killed_holder_comes_back_when_its_lease_ends(
     name: str, redis_url: str, slack: Callable[[], float]
 ) -> None:
     """L1: given a holder that dies and a waiter, then the waiter passes when the expiry is over,
@@ -47,8 +47,8 @@ async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(
 async def test_a_holder_that_lives_keeps_its_place_beyond_the_expiry(
     name: str, redis_url: str
 ) -> None:
-    """S2: leases are renewed while they are held: more than an expiry later the place is still
-    taken.
+    """S2: leases are renewed while they are held: more than an expiry later the permit is still
+    held.
     """
     with running("hold", redis_url, name, 1, EXPIRY) as holder:
         assert [await holder.said(), await holder.said()] == ["asks", "inside"]
@@ -63,7 +63,7 @@ async def test_a_holder_that_lives_keeps_its_place_beyond_the_expiry(
     await _visit(Semaphore(name, 1, max_sleep=LONG, expiry=EXPIRY, redis_url=redis_url))
 
 
-async def test_thirty_seconds_is_the_expiry_unless_said_otherwise(
+async def test_the_default_expiry_is_30_seconds(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L1, S4 by the server's clock: held at 29 seconds, free at 31."""
@@ -103,11 +103,11 @@ async def test_a_killed_waiter_does_not_hold_up_the_queue(
         await waiter
 
 
-async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(
+async def test_a_permit_granted_to_a_dead_waiter_comes_back_when_its_lease_ends(
     name: str, redis_url: str, slack: Callable[[], float]
 ) -> None:
-    """L1, L3: it died a moment ago and no process knows: it is granted the place, and loses it when
-    the lease ends.
+    """L1, L3: it died a moment ago and no process knows: it is granted the permit, and loses it
+    when the lease ends.
     """
     expiry = 3 * EXPIRY  # it is held until the other one waits, though the machine stalls
     semaphore = Semaphore(name, 1, expiry=expiry, redis_url=redis_url)
@@ -125,7 +125,7 @@ async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(
     assert time.monotonic() - start <= expiry + slack()
 
 
-async def test_killed_holders_and_waiters_leave_a_semaphore_that_works(
+async def test_a_semaphore_works_after_holders_and_waiters_were_killed(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L5, L6: three processes, two inside and one waiting, all killed; a minute later the whole

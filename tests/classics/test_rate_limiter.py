@@ -78,9 +78,7 @@ def test_a_rate_limiter_never_exceeds_its_concurrency(in_time: Told) -> None:
 
 
 def test_a_caller_that_waits_for_a_permit_uses_no_token(in_time: Told) -> None:
-    """The semaphore comes before the token: with slow calls, tokens are there when the
-    places are.
-    """
+    """The semaphore comes before the token: with slow calls, both are there at the same moments."""
 
     async def story() -> None:
         limiter, moments = RateLimiter(rate_limit=2, concurrency_limit=2), []
@@ -92,15 +90,15 @@ def test_a_caller_that_waits_for_a_permit_uses_no_token(in_time: Told) -> None:
 
         await asyncio.gather(*(call() for _ in range(6)))
 
-        # If waiting had cost tokens, the bucket would have been empty each time the places came
+        # If waiting had cost tokens, the bucket would have been empty each time the permits came
         # back.
         assert moments == [0, 0, 10, 10, 20, 20]
 
     in_time(story())
 
 
-def test_errors_and_cancellations_give_the_place_back(in_time: Told) -> None:
-    """F5, F6: in the body, while waiting for a place, while waiting for a token."""
+def test_errors_and_cancellations_give_the_permit_back(in_time: Told) -> None:
+    """F5, F6: in the body, while waiting for a permit, while waiting for a token."""
 
     async def story() -> None:
         limiter = RateLimiter(rate_limit=1, concurrency_limit=1)
@@ -115,7 +113,7 @@ def test_errors_and_cancellations_give_the_place_back(in_time: Told) -> None:
             assert now() == 1.0
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.25), limiter.throttle():
-                    pass  # its place is taken
+                    pass  # its permit is held
 
         async with limiter.throttle():
             assert now() == 2.0

@@ -101,7 +101,7 @@ async def test_all_instances_of_one_name_are_one_semaphore(world: World) -> None
 
 
 def test_processes_get_their_turns_in_the_order_of_arrival(name: str, redis_url: str) -> None:
-    """S6: given two processes that ask one after the other, when the place comes free, then the
+    """S6: given two processes that ask one after the other, when the permit comes free, then the
     first has it, then the second.
     """
 
@@ -232,7 +232,7 @@ async def test_max_position_refuses_at_once_a_caller_with_more_waiters_before_it
 
 
 @told
-async def test_an_error_in_the_body_gives_the_place_back(world: World) -> None:
+async def test_an_error_in_the_body_gives_the_permit_back(world: World) -> None:
     """F6."""
     semaphore = Semaphore(world.name, 1, **world.place)
 
@@ -278,7 +278,7 @@ def test_threads_use_a_semaphore_with_a_plain_with(store: object, name: str) -> 
 
 @told
 async def test_a_place_in_the_queue_that_was_given_up_is_free_again(world: World) -> None:
-    """`max_position` counts the present waiters, not former ones; a refusal takes no place."""
+    """`max_position` counts the present waiters, not former ones; a refusal counts for none."""
     semaphore = Semaphore(world.name, 1, max_position=0, **world.place)
     await semaphore.__aenter__()
     for _ in range(3):
