@@ -98,9 +98,9 @@ class LeaseLostError(HeadgateError):
     `on_lost="cancel"`).
 
     A task was cancelled where it awaited; a thread, or a task that did not await, has run to its
-    end. Another caller may have held the permit meanwhile. Way out: check the results of the block,
-    and repeat its work. If processes or stores pause for longer than the lease, give `Concurrency`
-    a longer one, and hand `permit.fence` to the resource.
+    end. Another caller may have held the permit meanwhile. Way out: check what the block has done,
+    and do it again. If processes or stores pause for longer than the lease, give `Concurrency` a
+    longer one, and hand `permit.fence` to the resource.
     """
 
 
