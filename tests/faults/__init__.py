@@ -1,7 +1,7 @@
-"""Real faults on real servers: what goes wrong between clients and a server, and what must hold all
-the same (F12 to F55).
+"""Real faults on real servers: between the clients and a server much goes wrong, and the promises
+hold all the same (F12 to F55).
 
-Here live stories only, and what they need to be told: a network that misbehaves on demand,
-processes that are killed, constants that are shorter. A story waits for what it has caused, never
-for time to pass.
+This folder has only scenarios and their tools: a network that misbehaves on demand, processes that
+are killed, constants that are shorter. A test waits for an effect that it has caused, and never for
+time to pass.
 """

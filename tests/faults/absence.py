@@ -1,8 +1,8 @@
-"""What stories of a server that cannot be asked are told with: limiters that do without it, ways to
-ask them, what can be wrong.
+"""Tools for the scenarios of a server that cannot be asked: limiters that go on without it, ways to
+ask them, and faults.
 
-Here live no stories. A limiter of `opened` or `local` has a connection and a share of its own, as
-in another process.
+This module has no tests. A limiter of `opened` or `local` has a connection and a share of its own,
+as in another process.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ WAYS = [by_task, by_trying, by_thread, by_trying_thread]
 
 
 async def found(limiter: Limiter) -> None:
-    """Go on when the server is known to be back: to the tasks of this loop, and to threads; both
-    are connected to it.
+    """Go on when both the tasks of this loop and the threads know that the server is back. Both are
+    connected to it.
     """
-    its: Any = queue_of(limiter)  # a fallback line knows
+    its: Any = queue_of(limiter)  # a fallback queue knows
     async with asyncio.timeout(long()):
         while True:
             if not (its._away() or await asyncio.to_thread(its._away)):

@@ -1,4 +1,6 @@
-"""What stories of faults may ask for: a bad network, a second connection to the server, haste."""
+"""Fixtures for the scenarios of faults: a bad network, a second connection to the server, shorter
+constants.
+"""
 
 from __future__ import annotations
 
@@ -32,27 +34,27 @@ async def own_proxy(own_server: Server) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 def admin(redis_server: Server) -> Iterator[Redis]:
-    """ADMIN: another connection to the shared server, for looking and for counting."""
+    """ADMIN: another connection to the shared server, to look and to count."""
     with Redis(port=redis_server.port, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture
 def own_admin(own_server: Server) -> Iterator[Redis]:
-    """ADMIN of this test's own server, which may be told anything."""
+    """ADMIN of this test's own server, to which a test may send any command."""
     with Redis(port=own_server.port, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All limiters of this test are in a hurry."""
+    """All limiters of this test use the shorter constants of `haste`."""
     haste.hurry(monkeypatch.setattr)
 
 
 @pytest.fixture
 def puppet(name: str, redis_url: str) -> Iterator[Callable[..., Puppet]]:
-    """Makes processes of their own that share the test's name, in a hurry if the test is."""
+    """Makes processes that share the test's name, and its shorter constants if it has them."""
     with ExitStack() as stack:
 
         def made(*limits: Limit, pace: str = "hurried") -> Puppet:

@@ -1,12 +1,11 @@
-"""Shorter constants: what takes the product seconds takes a story a fraction of one, in about the
-same proportions.
+"""Shorter constants: a wait of seconds in the product takes a fraction of a second in a test, in
+about the same proportions.
 
-A connection, a reply and an outage take longer than a machine stands still: no ordinary call fails
-in a stall.
+A connection, a reply and an outage still take longer than a machine stands still, so no ordinary
+call fails in a stall.
 
-Here lives what is shortened, for this process or, by `hurry()` alone, for a program in another one.
-Every process that shares a name must be in the same hurry: the script that they call is another
-one.
+`hurry()` shortens them for this process; a program in another process calls `hurry()` alone. Every
+process that shares a name must use the same constants, because the script that they call differs.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from headgate.stores.redis.session import reply_timeouts, session
 from headgate.stores.redis.transport import endpoint, node, reconnection, subscriber
 from tests.machine import scaled
 
-WAITER = scaled(1.5)  # seconds of silence after which a waiter is taken for dead: 10 in the product
+WAITER = scaled(1.5)  # seconds of silence after which a waiter counts as dead: 10 in the product
 HEARTBEAT = scaled(0.15)  # seconds between two signs of life: 3
 GREETING = scaled(
     2.0
-)  # seconds for a connection: 5; a store that was never reached is not looked for again
-PATIENCE = scaled(1.5)  # seconds for a reply: 5; the same is true of the first
-OUTAGE = scaled(3.0)  # seconds for which a store that was there is looked for again: 10
+)  # seconds for a connection: 5; no process looks again for a store that it never reached
+PATIENCE = scaled(1.5)  # seconds for a reply: 5; this is true of the first reply, too
+OUTAGE = scaled(3.0)  # seconds for which a process looks for a store that it has reached before: 10
 REVIVAL = scaled(
     0.5
-)  # seconds, at most, until one that is away is asked again, or offered what is owed: 5
-HOLD = scaled(0.4)  # seconds for which what another process has replaced is not taken again: 60
+)  # seconds at most until a process asks an unreachable store again, or sends its backlog: 5
+HOLD = scaled(0.4)  # seconds until the server takes limits again that were replaced: 60
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
 HELD = "HOLD, FORMER, DAY = 60000000,"
 DOUBTED = "UNHEARD = 4000000"
@@ -40,7 +39,7 @@ UNHEARD = (
 
 
 def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
-    """Change them for good, or for one test with `monkeypatch.setattr`; limiters are made
+    """Change them for good, or for one test with `monkeypatch.setattr`. The test makes its limiters
     afterwards.
     """
     change(session, "HEARTBEAT", HEARTBEAT)

@@ -1,9 +1,9 @@
 """A proxy with switches: everything that a network can do to a client and its server (PROXY of the
 fault catalogue).
 
-Here lives traffic, byte for byte, and nothing that knows what headgate says; only FCALL, EVAL and
-SUBSCRIBE are looked for, to tell the connection for calls from the one for announcements. It runs
-in the loop of the test.
+It handles traffic byte for byte, and knows nothing of headgate's messages. It looks only for FCALL,
+EVAL and SUBSCRIBE, to tell the connection for calls from the one for notifications. It runs in the
+loop of the test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing is an RST
 
 
 class Way:
-    """One direction of one kind of connection: its switches, and what was sent along it."""
+    """One direction of one kind of connection: its switches, and the pieces that were sent along
+    it.
+    """
 
     def __init__(self) -> None:
         self.delay = 0.0  # seconds on the way, for each piece
@@ -38,20 +40,20 @@ class Way:
         self._open.set()
 
     def hold(self) -> None:
-        """What is sent from now on stays on the way, until `resume()`."""
+        """Pieces that are sent from now on stay on the way, until `resume()`."""
         self._open.clear()
 
     def resume(self) -> None:
         self._open.set()
 
     def lose(self, pieces: int, stump: int = 0) -> None:
-        """The next so many pieces are lost, but for their first bytes if so asked, and each one's
-        connection is reset.
+        """The next so many pieces are lost, and the connection of each is reset. The first `stump`
+        bytes of each still arrive.
         """
         self._to_lose, self._stump = pieces, stump
 
     async def carry(self, piece: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection is still there afterwards."""
+        """Carry one piece, and return whether the connection is still there afterwards."""
         self.seen.append(piece)
         if self._to_lose:
             self._to_lose -= 1
@@ -84,15 +86,15 @@ class Connection:
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def way_out(self, piece: bytes) -> Way:
-        """For what the client says."""
+        """The way for a piece that the client sends."""
         self.calls = self.calls or b"FCALL" in piece or b"EVAL" in piece
         self.listens = self.listens or b"SUBSCRIBE" in piece
         return self._proxy.requests if self.calls else self._proxy.rest
 
     def way_back(self, piece: bytes) -> Way:
-        """For what the server says."""
+        """The way for a piece that the server sends."""
         if self.listens:
-            return self._proxy.announcements
+            return self._proxy.notifications
         return self._proxy.replies if self.calls else self._proxy.rest
 
     def reset(self) -> None:
@@ -107,13 +109,13 @@ class Connection:
 class Proxy:
     """Between a client and the server at `port`; connect to `url`.
 
-    `requests` and `replies` are the ways of script calls, `announcements` the way of what is
-    published, and `rest` the way of everything else, the greetings above all.
+    `requests` and `replies` are the ways of script calls, and `notifications` the way of published
+    messages. `rest` is the way of everything else, the greetings above all.
     """
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.requests, self.replies, self.announcements, self.rest = Way(), Way(), Way(), Way()
+        self.requests, self.replies, self.notifications, self.rest = Way(), Way(), Way(), Way()
         self.refuses = False
         self.met = 0  # connections so far
         self.connections: set[Connection] = set()
@@ -149,12 +151,12 @@ class Proxy:
             connection.reset()
 
     def hold(self) -> None:
-        """A black hole: whoever speaks hears nothing, and no connection ends."""
-        for way in (self.requests, self.replies, self.announcements, self.rest):
+        """A black hole: a client that sends gets no answer, and no connection ends."""
+        for way in (self.requests, self.replies, self.notifications, self.rest):
             way.hold()
 
     def resume(self) -> None:
-        for way in (self.requests, self.replies, self.announcements, self.rest):
+        for way in (self.requests, self.replies, self.notifications, self.rest):
             way.resume()
 
     async def _accept(

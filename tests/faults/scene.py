@@ -1,5 +1,5 @@
-"""What stories of faults are told with: limiters as of another process, counters, and the server's
-own view of a name.
+"""Tools of the scenarios of faults: limiters as of another process, counters, and the server's own
+view of a name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUTS = count(1)  # microseconds
 
 
 def client_of_its_own(url: str) -> Redis:
-    """A client whose store no other client and no URL shares: its connections differ in a
+    """A client whose store no other client and no URL shares, because its connections differ in a
     microsecond.
     """
     return Redis.from_url(
@@ -51,8 +51,8 @@ async def eventually(condition: Callable[[], object], within: float | None = Non
 
 
 async def once_back(ask: Callable[[], Awaitable[T]]) -> T:
-    """What is asked, as soon as the server is back: an attempt that began before that may still
-    fail.
+    """The result of `ask`, as soon as the server is back. An attempt that began before that may
+    still fail.
     """
     async with asyncio.timeout(long()):
         while True:
@@ -63,8 +63,8 @@ async def once_back(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def believed_until(permit: Permit) -> float:
-    """Go on when the permit is lost: the last moment at which it was not, however late a busy
-    machine looks.
+    """Wait until the permit is lost, and return the last moment at which it was not. A busy machine
+    may look late.
     """
     last = monotonic()
     async with asyncio.timeout(long()):
@@ -77,19 +77,19 @@ async def believed_until(permit: Permit) -> float:
 
 
 async def enter(limiter: Limiter, cost: int = 1, **units: int) -> Permit:
-    """For a task: the permit, once it is granted."""
+    """For a task: acquire, and return the permit."""
     return await limiter.acquire(cost, **units)
 
 
 async def visit(limiter: Limiter) -> None:
-    """In and out."""
+    """Enter and leave."""
     async with limiter:
         pass
 
 
 async def has_listened(limiter: Limiter, other: Limiter) -> None:
-    """Somebody has waited in this loop before: no look for what was announced earlier is to
-    come.
+    """Let a caller wait in this loop, so that it is subscribed and has asked for earlier
+    notifications.
     """
     holder = await other.acquire()
     caller = asyncio.create_task(enter(limiter))
@@ -99,7 +99,7 @@ async def has_listened(limiter: Limiter, other: Limiter) -> None:
 
 
 class Room:
-    """Counts who is inside of one process at a time, and how many ever were (S1)."""
+    """Counts how many callers are inside of one process at a time, and how many ever were (S1)."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -121,8 +121,8 @@ class Room:
 
 
 class Breaths:
-    """In place of chance: every pause is as long as it may be; those of this loop are remembered,
-    others may have their own.
+    """In place of chance: every pause is as long as it may be. Those of this loop are recorded;
+    other loops may have their own.
     """
 
     def __init__(self) -> None:
@@ -136,13 +136,15 @@ class Breaths:
 
 
 class Puppet:
-    """A process that holds and waits as it is told: see programs/puppet.py."""
+    """A process that holds and waits on command: see programs/puppet.py."""
 
     def __init__(self, process: Running) -> None:
         self.process = process
 
     async def hears(self, line: str, *, until: str) -> str:
-        """Tell it, and go on when it has said what starts with `until`: the rest of that line."""
+        """Send it a line, wait for its line that starts with `until`, and return the rest of that
+        line.
+        """
         self.process.tell(line)
         return await self.says(until)
 
@@ -152,7 +154,7 @@ class Puppet:
         return said.removeprefix(what).strip()
 
     def stop(self) -> None:
-        """kill -STOP: it stands still, and knows nothing of it."""
+        """kill -STOP: the process stands still, and does not notice it."""
         self.process.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -171,15 +173,15 @@ def content_of(admin: Redis, name: str) -> dict[str, bytes | None]:
 
 def holders_of(admin: Redis, name: str) -> int:
     """How many held permits the server knows of."""
-    return sum(who.startswith("+") for who in everybody(admin, name))
+    return sum(member.startswith("+") for member in members_of(admin, name))
 
 
 def waiters_of(admin: Redis, name: str) -> int:
-    """How many stand in the server's queue."""
-    return sum(":" in who and not who.startswith("+") for who in everybody(admin, name))
+    """How many callers stand in the server's queue."""
+    return sum(":" in member and not member.startswith("+") for member in members_of(admin, name))
 
 
-def everybody(admin: Redis, name: str) -> list[str]:
+def members_of(admin: Redis, name: str) -> list[str]:
     return list(admin.zrange(f"headgate:{{{name}}}:who", 0, -1))
 
 

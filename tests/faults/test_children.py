@@ -1,4 +1,4 @@
-"""Children of multiprocessing: what they released and settled has arrived when they have ended.
+"""Children of multiprocessing: their releases and settlements have arrived when they have ended.
 
 Python ends such a child without its atexit callbacks (before 3.14). Every process here is a real
 one: see programs/children.py.
@@ -26,7 +26,7 @@ def check(url: str, name: str, method: str, way: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_a_child_released_and_settled_has_arrived_when_it_has_ended(
+def test_the_releases_and_settlements_of_a_child_have_arrived_when_it_has_ended(
     name: str, redis_url: str, method: str
 ) -> None:
     """L6, S7: each start method of multiprocessing."""
@@ -34,9 +34,11 @@ def test_what_a_child_released_and_settled_has_arrived_when_it_has_ended(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_has_arrived_however_the_child_ends(name: str, redis_url: str, way: str) -> None:
-    """L6, S7: by sys.exit, by an exception, with a stopped loop, with a thread that goes on, in a
-    pool, in an executor.
+def test_the_releases_of_a_child_have_arrived_however_it_ends(
+    name: str, redis_url: str, way: str
+) -> None:
+    """L6, S7: the child ends by sys.exit, by an exception, with a stopped loop, with a thread that
+    goes on, in a pool, in an executor.
     """
     check(redis_url, name, "fork", way, 2)
 
@@ -44,7 +46,7 @@ def test_it_has_arrived_however_the_child_ends(name: str, redis_url: str, way: s
 @pytest.mark.proof
 @pytest.mark.parametrize("method", METHODS[1:])
 @pytest.mark.parametrize("way", WAYS)
-def test_it_has_arrived_by_every_start_method_and_end(
+def test_the_releases_of_a_child_have_arrived_for_every_start_method_and_end(
     name: str, redis_url: str, method: str, way: str
 ) -> None:
     """L6, S7: the same of forkserver and spawn."""
@@ -53,8 +55,10 @@ def test_it_has_arrived_by_every_start_method_and_end(
 
 @pytest.mark.proof("stress")
 @pytest.mark.parametrize("method", METHODS)
-def test_a_thousand_children_lose_nothing(name: str, redis_url: str, method: str) -> None:
-    """L6, S7: four names, each with children one after another that find the only permit free."""
+def test_a_thousand_children_lose_no_release(name: str, redis_url: str, method: str) -> None:
+    """L6, S7: given four names, each with children that run one after another, then each child
+    finds the only permit free.
+    """
     with ThreadPoolExecutor(4) as pool:
         checks = [
             pool.submit(check, redis_url, f"{name}-{part}", method, "returns", 250)

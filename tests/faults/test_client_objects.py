@@ -29,8 +29,8 @@ def connections(admin: Redis) -> int:
 
 
 def connections_after_collection(admin: Redis) -> int:
-    """The same, once the collector has run: a thread that ends may have kept a limiter
-    until now.
+    """The same, once the collector has run: a thread that ends may have kept a limiter until
+    now.
     """
     gc.collect()
     return connections(admin)
@@ -38,7 +38,7 @@ def connections_after_collection(admin: Redis) -> int:
 
 async def use(name: str, clients: int, url: str) -> None:
     """A request handler that makes a client and a limiter for each request, all on one pool of the
-    user's.
+    user.
     """
     pool = redis.asyncio.ConnectionPool.from_url(url)
     for number in range(clients):
@@ -102,9 +102,7 @@ async def test_a_permit_keeps_the_store_that_granted_it(name: str, redis_url: st
     assert await permit.arelease()
 
 
-async def test_the_next_limiter_of_a_name_asks_as_quickly_as_the_one_before(
-    name: str, redis_url: str
-) -> None:
+async def test_the_next_limiter_of_a_name_declares_nothing_again(name: str, redis_url: str) -> None:
     """S9: a limiter for each request declares its limits once."""
     client = client_of_its_own(redis_url)
     async with Limiter(name, Concurrency(1), store=client):

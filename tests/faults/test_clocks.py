@@ -1,8 +1,8 @@
-"""The server's clock steps forth and back under those who hold and count, and a machine is
-suspended (F15, F43, F44).
+"""The server's clock steps forward and back while callers hold permits and limits count, and a
+machine is suspended (F15, F43, F44).
 
-The server is a real one and the Lua is the real one, but for the line that reads the time: a key
-says by how much that is wrong.
+The server and the Lua are the real ones, except for the line that reads the time. A key says by how
+much that time is wrong.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.servers import Server
 from tests.world import at_rest, soon, used, waiting
 
 HOUR = 3600
-LEASE = scaled(1.5)  # seconds: renewed after a third
+LEASE = scaled(1.5)  # seconds: the holder renews after a third of it
 Step = Callable[[float], object]
 
 
 @pytest.fixture
 def step(name: str, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> Step:
-    """Moves the server's clock by so many seconds, as this test's limiters are told of it."""
+    """Moves the server's clock by so many seconds, as this test's limiters see it."""
     key = f"{name}-is-wrong-by"
     read = f"""
         local function clock()
@@ -42,11 +42,11 @@ def step(name: str, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> Step:
     return lambda seconds: admin.incrby(key, round(seconds * 1_000_000))
 
 
-async def test_a_step_forwards_ends_leases_and_their_holders_learn_it(
+async def test_a_step_forward_ends_leases_and_their_holders_learn_of_it(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, S4, S5: an hour at once: the place is another's, its holder hears it with the next
-    renewal, its fence is lower.
+    """F43, S4, S5: given a step of an hour, then another caller gets the permit. The former holder
+    learns it with the next renewal, and its fence is lower.
     """
     limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
     holder = await limiter.acquire()
@@ -61,11 +61,11 @@ async def test_a_step_forwards_ends_leases_and_their_holders_learn_it(
     await successor.arelease()
 
 
-async def test_a_grant_behind_a_step_forwards_is_believed_for_one_lease(
+async def test_a_permit_granted_after_a_step_forward_is_valid_for_one_lease_at_most(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, S2: given one who waits, when the clock steps and its grant is announced, then it is
-    held for a lease at most.
+    """F43, S2: given a waiter, when the clock steps and a notification grants it, then it holds the
+    permit for one lease at most.
     """
     limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
     await has_listened(limiter, other)
@@ -81,10 +81,10 @@ async def test_a_grant_behind_a_step_forwards_is_believed_for_one_lease(
     await permit.arelease()
 
 
-async def test_a_step_forwards_mints_one_burst_at_most(
+async def test_a_step_forward_grants_one_extra_burst_at_most(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, T6: a hundred hours at once are worth what the bucket can hold, and no more."""
+    """F43, T6: a step of a hundred hours refills the bucket to its capacity, and no further."""
     limiter = Limiter(name, Rate(5, per=HOUR, capacity=10), store=admin_url)
     assert await limiter.atry_acquire(10)
 
@@ -94,11 +94,11 @@ async def test_a_step_forwards_mints_one_burst_at_most(
     assert not await limiter.atry_acquire()
 
 
-async def test_a_step_back_mints_nothing_and_takes_nothing(
+async def test_a_step_back_grants_no_extra_tokens_and_takes_none(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, T6: two hours back: what was counted is still counted, now and when the time has been
-    made up for.
+    """F43, T6: given a step of two hours back, then used tokens stay used, before and after the
+    clock has made up the time.
     """
     limiter = Limiter(name, Rate(10, per=HOUR), store=admin_url)
     assert await limiter.atry_acquire(10)
@@ -120,8 +120,8 @@ async def test_a_step_back_mints_nothing_and_takes_nothing(
 async def test_after_a_step_back_a_rate_grants_nothing_until_its_keys_are_deleted(
     name: str, admin: Redis, admin_url: str, step: Step, limit: Limit
 ) -> None:
-    """F43, T6: an hour back: a rate that is used up grants nothing for an hour, a concurrency limit
-    goes on, and the way out of docs/redis.md makes the rate a new one.
+    """F43, T6: given a step of an hour back, then a used-up rate grants nothing for an hour, and a
+    concurrency limit goes on. The way out of docs/redis.md makes the rate a new one.
     """
     rate, room = [
         Limiter(f"{name}-{kind}", its, store=admin_url)
@@ -145,7 +145,9 @@ async def test_after_a_step_back_a_rate_grants_nothing_until_its_keys_are_delete
 async def test_after_a_step_back_the_permit_of_a_dead_holder_comes_back_later(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, S4: an hour back: the lease of a holder that died ends by the server's clock."""
+    """F43, S4: given a step of an hour back, then the lease of a dead holder ends by the server's
+    clock.
+    """
     other = elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url)
 
     async def hold_and_die() -> Permit:
@@ -161,11 +163,11 @@ async def test_after_a_step_back_the_permit_of_a_dead_holder_comes_back_later(
     assert not await held.arelease()
 
 
-async def test_a_step_back_takes_no_permit_from_anybody_and_gives_it_to_nobody_else(
+async def test_after_a_step_back_each_holder_keeps_its_permit_and_no_other_caller_gets_it(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, S1, S2, L6: renewals go on being answered, for longer than a lease; a release lets the
-    next one in at once.
+    """F43, S1, S2, L6: the server goes on answering renewals for longer than a lease. A release
+    grants the next waiter at once.
     """
     limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
     holder = await limiter.acquire()
@@ -183,11 +185,11 @@ async def test_a_step_back_takes_no_permit_from_anybody_and_gives_it_to_nobody_e
     assert used(await at_rest(limiter)) == [0]
 
 
-async def test_who_was_suspended_is_told_by_the_server(
+async def test_the_server_reports_the_lost_lease_to_a_process_that_was_suspended(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F15, S2, S5: monotonic clocks do not count a machine's sleep, so the server's has leapt: the
-    next renewal tells.
+    """F15, S2, S5: monotonic clocks do not count a machine's sleep, so the server's clock has
+    leapt. The next renewal reports the lost permit.
     """
     limiter = Limiter(name, Concurrency(1, lease=LEASE), store=admin_url, on_lost="cancel")
     other = elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url)
@@ -208,9 +210,7 @@ async def test_who_was_suspended_is_told_by_the_server(
 async def test_the_clock_is_read_once_in_each_call(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F44, T6: TIME moves inside of a script before Redis 7.2: whatever a call does, it reads it
-    once.
-    """
+    """F44, T6: before Redis 7.2 TIME moves inside of a script, so each call reads it once."""
     limiter = Limiter(
         name, Concurrency(2), Rate(100, per=HOUR, unit="tokens"), store=own_server.url
     )

@@ -1,5 +1,5 @@
-"""An event loop is closed, dropped or ended by asyncio.run while its tasks hold permits and wait
-for some.
+"""An event loop is closed, dropped or ended by asyncio.run while its tasks hold permits or wait for
+some.
 
 Most loops here are those of a real process: see programs/closed_loops.py.
 """
@@ -28,11 +28,11 @@ HOWS = ["closes", "closes_and_keeps", "closes_and_tells", "drops", "drops_all", 
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("what", ["all", pytest.param("first", marks=pytest.mark.proof)])
-async def test_a_loop_that_ends_under_its_tasks_prints_nothing_and_keeps_nothing(
+async def test_a_loop_that_ends_before_its_tasks_prints_nothing_and_holds_nothing(
     name: str, redis_url: str, how: str, what: str
 ) -> None:
-    """F7, F9, S7: the places of waiters and the permits of blocks are back when the process has
-    ended.
+    """F7, F9, S7: when the process has ended, its waiters have left the queue and the permits of
+    its blocks are free.
     """
     assert await asyncio.to_thread(finished, "closed_loops", redis_url, name, how, what) == ""
 
@@ -59,7 +59,7 @@ asyncio.run(main())
 """
 
 
-def test_a_loop_that_runs_on_at_its_end_leaves_all_to_the_thread_that_takes_over() -> None:
+def test_the_timers_of_a_loop_at_its_end_do_not_touch_the_state_that_a_thread_took_over() -> None:
     """F9: asyncio.run waits for its executor when all tasks have ended. The timers of that loop
     touch no state of another one.
 
@@ -139,7 +139,7 @@ def test_a_release_by_a_thread_in_the_turn_in_which_a_loop_ends_arrives(
 ) -> None:
     """F9, S7: the thread notes its release just before or just after the portal takes over.
 
-    The server answers late, so that both threads would have a call on its way.
+    The server answers late, so that both threads would have a call in flight.
     """
     assert finished(LAST_TURN, own_server.user_url, when, own_server.port) == "0\n"
 

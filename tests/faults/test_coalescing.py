@@ -1,5 +1,5 @@
-"""What comes together travels together: one call for each limiter, one write for each connection;
-what comes alone goes at once.
+"""Requests that come together travel together: one call for each limiter, one write for each
+connection. A request that comes alone is sent at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SILENT = 3600.0  # seconds between heartbeats: none within a test
 
 
 def of_calls(protocol: object) -> bool:
-    """Whether this is a connection of calls, and not the one that listens."""
+    """Whether this is a connection for calls, and not the one for notifications."""
     return isinstance(protocol, Connection) and isinstance(
         getattr(protocol._replied, "__self__", None), Node
     )
@@ -33,8 +33,8 @@ def of_calls(protocol: object) -> bool:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """All writes of calls to the server, as they are made: what listens subscribes when it
-    likes.
+    """All writes of calls to the server, as they are made. Connections for notifications are left
+    out, because they subscribe at any time.
     """
     written: list[bytes] = []
     write: Callable[[Transport, bytes], None] = Transport.write
@@ -54,12 +54,12 @@ async def visits(limiters: list[Limiter], each: int) -> None:
     await asyncio.gather(*(permit.arelease() for permit in permits))
 
 
-async def test_who_comes_in_one_turn_goes_out_in_one_write(
+async def test_the_calls_of_one_turn_leave_in_one_write(
     name: str, redis_url: str, admin: Redis, writes: list[bytes]
 ) -> None:
-    """Given 50 limiters, when 20 tasks each acquire together and release together, then each
-    limiter makes one call for each, and all calls leave in one write; but the very first acquire,
-    which did not know that others would come, has left by itself.
+    """Given 50 limiters, when 20 tasks of each acquire together and release together, then each
+    limiter makes one call for each. All calls leave in one write. Only the very first acquire has
+    left by itself, because the session could not know that others would come.
     """
     limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
     await visits(limiters, 1)
@@ -74,7 +74,7 @@ async def test_who_comes_in_one_turn_goes_out_in_one_write(
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all that is read from the server for calls, as it is read."""
+    """The sizes of all reads from the server on connections for calls."""
     read: list[int] = []
     received = Connection.data_received
 
@@ -87,11 +87,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return read
 
 
-async def test_what_replies_set_free_leaves_in_one_write_as_well(
+async def test_calls_that_waited_for_replies_leave_in_one_write_for_each_read(
     name: str, redis_url: str, writes: list[bytes], reads: list[int]
 ) -> None:
-    """Given calls of many limiters on their way, when more comes for each, then it leaves in one
-    write for each read of replies.
+    """Given calls of many limiters in flight, when more requests come for each, then they leave in
+    one write for each read of replies.
     """
     limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
     await visits(limiters, 1)
@@ -99,8 +99,8 @@ async def test_what_replies_set_free_leaves_in_one_write_as_well(
     reads.clear()
 
     first = [asyncio.create_task(enter(limiter)) for limiter in limiters]
-    await asyncio.sleep(0)  # they ask, and
-    await asyncio.sleep(0)  # it is sent
+    await asyncio.sleep(0)  # the tasks ask
+    await asyncio.sleep(0)  # the session sends the calls
     second = [asyncio.create_task(enter(limiter)) for limiter in limiters]
     permits = await asyncio.gather(*first, *second)
 
@@ -111,35 +111,37 @@ async def test_what_replies_set_free_leaves_in_one_write_as_well(
     await asyncio.gather(*(permit.arelease() for permit in permits))
 
 
-async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: list[bytes]) -> None:
-    """Given nothing on its way, when one task acquires, then its call has left by the end of the
-    turn: nobody is waited for.
+async def test_a_call_leaves_at_once_when_nothing_is_in_flight(
+    name: str, redis_url: str, writes: list[bytes]
+) -> None:
+    """Given nothing in flight, when one task acquires, then its call has left by the end of the
+    turn. It waits for no other request.
     """
     limiter = Limiter(name, PLENTY, store=redis_url)
     await visits([limiter], 1)
     writes.clear()
 
     caller = asyncio.create_task(enter(limiter))
-    await asyncio.sleep(0)  # it asks, and
-    await asyncio.sleep(0)  # at the end of that turn it is sent
+    await asyncio.sleep(0)  # the task asks
+    await asyncio.sleep(0)  # at the end of that turn the session sends the call
     assert len(writes) == 1
     await (await caller).arelease()
 
 
 async def nothing_on_its_way(limiter: Limiter) -> None:
-    """Wait until the session is subscribed and has the reply to its last call: once subscribed, it
-    asks for news.
+    """Wait until the session is subscribed and has the reply to its last call. Once subscribed, it
+    asks for notifications.
     """
     session = queue_of(limiter).session()
     await eventually(lambda: session.client.counts(session) and session.traffic.sent is None)
 
 
-async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is_answered(
+async def test_a_release_that_others_wait_for_leaves_at_once_after_a_ping(
     name: str, redis_url: str, writes: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given two who asked together behind others, when the first is granted and gives back, then
-    that has left before the turn is over, with a word before it in the same write: the server
-    answers that connection last (node.py, PING).
+    """Given two callers that asked together behind others, when the first is granted and releases,
+    then the release has left before the turn is over. A PING goes before it in the same write,
+    because the server answers that connection last (node.py, PING).
     """
     monkeypatch.setattr(batching, "FAR", 1)
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
@@ -204,11 +206,11 @@ async def granted_in_turn(here: Limiter, other: Limiter) -> Permit:
     return await soon(mine)
 
 
-async def test_a_caller_whose_turn_came_gives_back_and_asks_again_in_one_call(
+async def test_a_caller_that_has_waited_releases_and_acquires_again_in_one_call(
     name: str, redis_url: str, writes: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a process whose calls carried one request each, when it gives back a permit for which
-    it has waited and asks again in the same turn, then that is one call.
+    """Given a process with one request in each call, when a caller that has waited releases and
+    acquires in one turn, that is one call.
     """
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
@@ -223,11 +225,11 @@ async def test_a_caller_whose_turn_came_gives_back_and_asks_again_in_one_call(
     assert await again.arelease()
 
 
-async def test_what_is_settled_goes_with_what_is_given_back(
+async def test_a_settlement_and_a_release_of_one_turn_are_one_call(
     name: str, redis_url: str, writes: list[bytes]
 ) -> None:
-    """Given one who was granted what it asked for at once, when it settles and gives back in one
-    turn, then that is one call.
+    """Given a caller that was granted at once, when it settles and releases in one turn, then both
+    are one call.
     """
     permit = await enter(Limiter(name, PLENTY, "100/second", store=redis_url))
 
@@ -241,19 +243,20 @@ async def test_what_is_settled_goes_with_what_is_given_back(
 @pytest.mark.parametrize(
     ("refusal", "said"), [("NOPERM 'ping'", False), ("LOADING Redis is loading", True)]
 )
-async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
+async def test_no_ping_is_sent_to_a_server_that_denies_ping_to_the_user(
     name: str, redis_url: str, writes: list[bytes], refusal: str, said: bool
 ) -> None:
-    """Given a user who may not say PING, when somebody gives back what others may wait for, then it
-    is sent as it is; but a server that was not ready for one is told the next.
+    """Given a user without the right to PING, when it releases a permit that others may wait for,
+    then no PING goes before the release. After a server was not ready for one PING, the next one is
+    sent.
     """
     limiter, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     theirs, mine = await enter(other), asyncio.create_task(enter(limiter))
     await waiting(other, 1)
     await theirs.arelease()
     permit = await soon(mine)
-    (peer,) = session_of(limiter).client.nodes.values()
-    peer._note_ping_reply(ReplyError(refusal))
+    (node,) = session_of(limiter).client.nodes.values()
+    node._note_ping_reply(ReplyError(refusal))
 
     writes.clear()
     await permit.arelease()
@@ -261,31 +264,31 @@ async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
     assert [b"PING" in written for written in writes] == [said]
 
 
-def test_what_is_said_while_something_is_written_is_written_behind_it() -> None:
-    """Given commands that are written together, when the collector gives something back in the
-    middle of that, then it follows.
+def test_a_command_that_is_sent_during_a_write_is_written_after_it() -> None:
+    """Given commands that are written together, when the collector releases a permit in the middle
+    of that, then the release is written after them.
     """
     written: list[bytes] = []
     its = object.__new__(Connection)
 
-    class Link:
+    class Output:
         def write(self, data: bytes) -> None:
             if not written:
                 its.send(b"dropped")
             written.append(data)
 
-    its._transport, its._kept = Link(), [b"first ", b"second"]  # type: ignore[assignment]  # all that it does with one
+    its._transport, its._kept = Output(), [b"first ", b"second"]  # type: ignore[assignment]  # all that it does with one
 
     its.write()
 
     assert (written, its.keeps()) == ([b"first second", b"dropped"], False)
 
 
-async def test_what_nobody_waits_for_is_given_back_without_a_word_before_it(
+async def test_a_release_without_waiters_is_sent_without_a_ping_before_it(
     name: str, redis_url: str, writes: list[bytes]
 ) -> None:
-    """Given one who was granted what it asked for at once, when it gives back, then that is all
-    that is sent.
+    """Given a caller that was granted at once, when it releases, then the release is all that the
+    process sends.
     """
     permit = await enter(Limiter(name, ONE, store=redis_url))
 

@@ -1,8 +1,8 @@
-"""A thousand callers over four processes, and every other one gives up: the others move forward, in
-the order of all arrivals.
+"""A thousand callers wait in four processes, and every other one gives up. The others move forward,
+in the order of all arrivals.
 
-The same story stands in conformance/test_cancellation.py, in memory to the microsecond, and on
-Redis with everybody asking at once. Here the order of arrival is known over all processes, so S6
+The same scenario stands in conformance/test_cancellation.py: in memory to the microsecond, and on
+Redis where all callers ask at once. Here the order of arrival is known over all processes, so S6
 and T3 are checked over all of them.
 """
 
@@ -21,13 +21,15 @@ from headgate.stores.redis.session.session import HEARTBEAT
 from tests.faults.scene import Slack
 from tests.processes import Running, running
 
-PROCESSES, GROUP, CROWD = 4, 25, 1000
+PROCESSES, GROUP, CALLERS = 4, 25, 1000
 RATE = 100
 GAP = 1_000_000 // RATE
 
 
 class Through(NamedTuple):
-    """One that got through: its number, by arrival; its grant; and when it went on."""
+    """A caller that was granted: its number, by arrival; its fence; the moment of its grant; and
+    when it went on.
+    """
 
     number: int
     fence: int
@@ -36,14 +38,14 @@ class Through(NamedTuple):
 
 
 @pytest.mark.proof
-async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in_order(
+async def test_when_half_of_a_thousand_callers_give_up_the_others_move_forward_in_order(
     name: str, redis_url: str, slack: Slack
 ) -> None:
-    """T1, T2, T3, T5, S6, TL1: due over 10 s, every other one cancelled: the rest are through in 5
-    s, in order of arrival.
+    """T1, T2, T3, T5, S6, TL1: given 1000 callers due over 10 s, when every other one is cancelled,
+    then the rest are granted within 5 s, in order of arrival.
 
-    By the server's clock, and with those who were let in before they could give up: processes of a
-    busy machine begin and end late.
+    The server's clock measures it, and callers that were granted before they could give up count,
+    too. Processes of a busy machine begin and end late.
     """
     limit = Rate(RATE, per=1, initial=0)
     limiter = Limiter(name, limit, store=redis_url)
@@ -54,8 +56,8 @@ async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in
         ]
         assert [await process.said() for process in processes] == ["ready"] * PROCESSES
         start = monotonic()
-        for first in range(0, CROWD, GROUP):
-            await told(processes[first // GROUP % PROCESSES], f"ask {first} {GROUP}")
+        for first in range(0, CALLERS, GROUP):
+            await send_and_confirm(processes[first // GROUP % PROCESSES], f"ask {first} {GROUP}")
         due = (await limiter.astatus()).retry_after
         asked = monotonic()
         for process in processes:
@@ -70,8 +72,8 @@ async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in
     )
     numbers = [passed.number for passed in through]
     assert numbers == sorted(numbers)
-    assert set(numbers) >= set(range(0, CROWD, 2))
-    early = len(through) - CROWD // 2  # odd ones that were let in before they gave up
+    assert set(numbers) >= set(range(0, CALLERS, 2))
+    early = len(through) - CALLERS // 2  # odd ones that were granted before they gave up
     assert early <= RATE * (gave_up - start) + 10
 
     moments = [passed.t for passed in through]
@@ -85,7 +87,7 @@ async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in
     assert moments[-1] - moments[0] <= len(through) * GAP + slack() * 1_000_000
 
 
-async def told(process: Running, line: str) -> None:
+async def send_and_confirm(process: Running, line: str) -> None:
     process.tell(line)
     assert await process.said() == "asked"
 

@@ -1,6 +1,6 @@
-"""Processes that share a name and not its limits: a warning, and a limit that does not flap.
+"""Processes that share a name but declare different limits: a warning, and limits that do not flap.
 
-And updates when things fail.
+Updates during failures, too.
 """
 
 from __future__ import annotations
@@ -61,14 +61,13 @@ class Process:
 # Disagreeing --------------------------------------------------------------------------------------
 
 
-async def test_two_processes_that_keep_declaring_make_no_limit_flap(
+async def test_the_limits_do_not_flap_when_two_processes_keep_declaring_different_ones(
     name: str, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """Given two processes with limits of their own, when each makes its limiter again and again,
-    then the later ones hold for both,
+    """Given two processes with different limits, when each makes its limiter again and again, then
+    the later limits hold for both.
 
-    and the log of the one that gives way says so once, with both limits and the way out.
-    F48.
+    The process whose limits were replaced logs it once, with both limits and the way out. F48.
     """
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     assert await soon(former.visit()) == 1
@@ -87,11 +86,11 @@ async def test_two_processes_that_keep_declaring_make_no_limit_flap(
     )
 
 
-async def test_so_do_keyed_limiters(
+async def test_the_limits_of_a_key_do_not_flap_when_two_processes_keep_declaring_different_ones(
     name: str, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """Given two processes whose code takes a key for each request, then it is said of each key,
-    once.
+    """Given two processes whose code takes a key for each request, then the warning is logged once
+    for each key.
     """
     former, later = (elsewhere(name, limit, url=redis_url) for limit in (ONE, TWO))
     for key in ("a", "b"):
@@ -105,11 +104,11 @@ async def test_so_do_keyed_limiters(
     assert len(log.records) == 2
 
 
-async def test_who_gives_way_asks_no_more_often_than_before(
+async def test_a_process_whose_limits_were_replaced_makes_no_more_calls_than_before(
     name: str, redis_url: str, admin: Redis, log: pytest.LogCaptureFixture
 ) -> None:
-    """Given a process that has given way, when it goes on making limiters, then it does not declare
-    with each of them.
+    """Given a process whose limits were replaced, when it goes on making limiters, then it does not
+    declare with each of them.
     """
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (former, later, former):
@@ -126,14 +125,14 @@ async def test_who_gives_way_asks_no_more_often_than_before(
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_what_was_turned_down_is_declared_again_by_itself(
+async def test_limits_that_were_turned_down_are_declared_again_after_the_hold(
     name: str, redis_url: str, log: pytest.LogCaptureFixture, slack: Slack
 ) -> None:
     """Given a deployment that is rolled back at once, when a minute has passed, then the former
     limits hold again.
 
-    Nobody makes a limiter again for that: a program that has one for all its life gets its limits,
-    too.
+    The process need not make a limiter again for that, so a program with one limiter for all its
+    life gets its limits, too.
     """
     former = Process(name, ONE, redis_url)
     await soon(former.visit())
@@ -151,11 +150,11 @@ async def test_what_was_turned_down_is_declared_again_by_itself(
 
 
 @pytest.mark.usefixtures("hurried")
-def test_so_it_is_where_every_job_has_a_loop_of_its_own(
+def test_limits_that_were_turned_down_are_declared_again_by_jobs_with_loops_of_their_own(
     name: str, redis_url: str, log: pytest.LogCaptureFixture, slack: Slack
 ) -> None:
-    """Given the same, in a program that makes one limiter and runs each job by asyncio.run, then no
-    loop need live for a minute.
+    """Given the same in a program that makes one limiter and runs each job by asyncio.run, then no
+    loop has to live for a minute.
     """
     limiters = [elsewhere(name, limit, url=redis_url) for limit in (ONE, TWO, ONE)]
     start = 0.0
@@ -179,11 +178,11 @@ def test_so_it_is_where_every_job_has_a_loop_of_its_own(
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_what_was_turned_down_is_forgotten_when_something_else_is_declared(
+async def test_limits_that_were_turned_down_are_forgotten_when_the_process_declares_others(
     name: str, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """Given limits that were turned down, when the process declares others or updates, then the
-    former do not come back later.
+    """Given limits that the server turned down, when the process declares others or updates, then
+    the former limits do not come back later.
     """
     first, second = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (first, second, first, first):
@@ -199,11 +198,11 @@ async def test_what_was_turned_down_is_forgotten_when_something_else_is_declared
     assert await soon(second.visit()) == 3
 
 
-async def test_an_update_settles_it(
+async def test_an_update_ends_the_disagreement_of_two_processes(
     name: str, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """F48: Given two processes that disagree, when one updates, then its limits hold for both,
-    whatever they go on declaring.
+    """F48: Given two processes that disagree, when one updates, then its limits hold for both, and
+    later declarations do not change that.
     """
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (former, later, former, former):
@@ -214,15 +213,15 @@ async def test_an_update_settles_it(
 
     for process in (former, later, Process(name, ONE, redis_url), Process(name, TWO, redis_url)):
         assert await soon(process.visit()) == 3
-    assert len(log.records) == 1  # there is nothing to agree on any more
+    assert len(log.records) == 1  # no disagreement is left
     assert await soon(Process(name, Concurrency(4), redis_url).visit()) == 4  # new code
 
 
-async def test_a_warning_that_cannot_be_logged_stops_nobody(
+async def test_callers_go_on_when_a_log_handler_uses_the_limiter_of_the_warning(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    """L5: given a handler of logs that uses the limiter itself, when the warning comes, then
-    everybody goes on.
+    """L5: given a log handler that uses the limiter itself, when the warning comes, then all
+    callers go on.
     """
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     limiters = []
@@ -245,11 +244,11 @@ async def test_a_warning_that_cannot_be_logged_stops_nobody(
 
 
 @pytest.mark.proof
-async def test_programs_that_are_started_again_change_nothing(
+async def test_programs_that_start_again_do_not_replace_the_limits(
     name: str, admin: Redis, puppet: Callable[..., Puppet]
 ) -> None:
-    """Given programs of two minds, started by turns, then the first of either mind declares, and
-    the others follow.
+    """Given programs with two different limits, started by turns, then the first program of each
+    kind declares, and the others follow.
     """
     seen = []
     for limit in (ONE, TWO, ONE, TWO, ONE):
@@ -268,14 +267,14 @@ async def test_programs_that_are_started_again_change_nothing(
 async def test_more_capacity_wakes_the_waiters_of_other_processes(
     name: str, redis_url: str, puppet: Callable[..., Puppet], slack: Slack
 ) -> None:
-    """S1, S6: given waiters in two processes, when a third one raises the capacity, they pass at
-    once, the first ones first.
+    """S1, S6: given waiters in two processes, when a third process raises the capacity, then they
+    pass at once, in order of arrival.
     """
     limiter = elsewhere(name, ONE, url=redis_url)
     holder = await limiter.acquire()
     a, b = puppet(ONE), puppet(ONE)
-    for who, process in enumerate((a, b, a)):
-        await process.hears(f"acquire {who}", until=f"{who} asks")
+    for number, process in enumerate((a, b, a)):
+        await process.hears(f"acquire {number}", until=f"{number} asks")
 
     start = monotonic()
     limiter.update(THREE)
@@ -286,14 +285,16 @@ async def test_more_capacity_wakes_the_waiters_of_other_processes(
     assert used(await waiting(limiter, 1)) == [3]
     holder.release()
     await a.says("2 inside")
-    for who, process in enumerate((a, b, a)):
-        await process.hears(f"release {who}", until=f"{who} left True")
+    for number, process in enumerate((a, b, a)):
+        await process.hears(f"release {number}", until=f"{number} left True")
     await at_rest(limiter)
 
 
-async def test_others_follow_with_their_next_reply(name: str, redis_url: str) -> None:
-    """Given two more processes, when one updates, then the next word of the others is said under
-    the new limits (T7).
+async def test_other_processes_follow_an_update_with_their_next_reply(
+    name: str, redis_url: str
+) -> None:
+    """Given two more processes, when one updates, then the next answers to the others follow the
+    new limits (T7).
     """
     limiter, task, thread = (elsewhere(name, "50/minute", url=redis_url) for _ in range(3))
     for each in (limiter, task):
@@ -308,11 +309,11 @@ async def test_others_follow_with_their_next_reply(name: str, redis_url: str) ->
     assert await asyncio.to_thread(thread.try_acquire, tokens=3)
 
 
-async def test_a_waiter_that_can_never_pass_is_told_no_numbers_that_are_not_so(
+async def test_the_error_of_a_waiter_that_can_never_pass_names_no_outdated_limits(
     name: str, redis_url: str
 ) -> None:
-    """T7: given a waiter whose process does not know the new limits yet, when it is told, then not
-    by the former ones.
+    """T7: given a waiter whose process does not know the new limits yet, when it is refused, then
+    the error does not name the former limits.
     """
     jobs = Concurrency(10, unit="jobs")
     client = client_of_its_own(redis_url)
@@ -336,8 +337,8 @@ async def test_a_waiter_that_can_never_pass_is_told_no_numbers_that_are_not_so(
 async def test_an_update_whose_reply_is_lost_is_made_once(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """T9, T10, F24: given a lost reply, when the update is sent again, then it is answered, and
-    what came since is not undone.
+    """T9, T10, F24: given a lost reply, when the process sends the update again, then the server
+    answers it and does not undo later changes.
     """
     limiter, other = (
         Limiter(name, "10/hour", store=proxy.url),
@@ -357,11 +358,11 @@ async def test_an_update_whose_reply_is_lost_is_made_once(
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_an_update_that_cannot_be_told_is_told_later(
+async def test_an_update_while_the_server_is_away_arrives_when_it_is_back(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """Given a server that is away, when limits are updated, then they hold here at once, and there
-    as soon as it is back.
+    """Given a server that is away, when a process updates limits, then they hold here at once, and
+    on the server when it is back.
     """
     limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
     for each in (limiter, other):
@@ -379,15 +380,15 @@ async def test_an_update_that_cannot_be_told_is_told_later(
     assert (await soon(elsewhere(name, ONE, url=redis_url).astatus())).limits[0].capacity == 3
 
 
-async def test_an_update_made_while_a_declaration_is_on_its_way_is_an_update(
+async def test_an_update_during_the_call_of_a_declaration_overrules_the_former_limits(
     name: str, proxy: Proxy, redis_url: str, admin: Redis
 ) -> None:
-    """Given a declaration whose reply is held up, when the same limits are set by an update, then
-    they overrule what was there.
+    """Given a declaration whose reply is held up, when an update sets the same limits, then they
+    overrule the former ones.
     """
     other = elsewhere(name, TWO, url=redis_url)
     await soon(declare(other))
-    await Limiter(f"{name}-other", ONE, store=proxy.url).astatus()  # the connection is there
+    await Limiter(f"{name}-other", ONE, store=proxy.url).astatus()  # now the connection is there
     proxy.replies.hold()
     seen = len(proxy.replies.seen)
     limiter = Limiter(name, ONE, store=proxy.url)
@@ -407,7 +408,7 @@ async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a call that names its limits already, when a thread updates them, then the call does
-    not pass for the update (F11).
+    not count as the update (F11).
     """
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await soon(declare(limiter))

@@ -1,4 +1,4 @@
-"""flush(): when it returns, the server has all that the process has said."""
+"""flush(): when it returns, the server has received all earlier calls of the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.servers import Server, free_port
 from tests.world import long
 
 
-async def test_what_was_released_has_arrived_when_aflush_returns(
+async def test_releases_have_arrived_when_aflush_returns(
     name: str, redis_url: str, admin: Redis
 ) -> None:
     """L6: a task's own permit, one of a key, and one of a thread."""
@@ -38,9 +38,7 @@ async def test_what_was_released_has_arrived_when_aflush_returns(
     assert (holders_of(admin, name), holders_of(admin, f"{name}:k")) == (0, 0)
 
 
-def test_what_was_released_has_arrived_when_flush_returns(
-    name: str, redis_url: str, admin: Redis
-) -> None:
+def test_releases_have_arrived_when_flush_returns(name: str, redis_url: str, admin: Redis) -> None:
     """L6: in a thread, and of a loop that has ended."""
     limiter = Limiter(name, Concurrency(3), store=redis_url)
     permits = [limiter.acquire_sync(), asyncio.run(limiter.acquire().__aenter__())]
@@ -55,7 +53,7 @@ def test_what_was_released_has_arrived_when_flush_returns(
 def test_flush_returns_if_a_loop_closes_before_the_flush_task_is_made(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L6, F7: it runs when the flush asks it, and never runs what it is asked."""
+    """L6, F7: the loop runs when the flush asks it to make the task, and never makes it."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     asked = threading.Event()
 
@@ -87,7 +85,7 @@ def test_flush_returns_if_a_loop_closes_before_the_flush_task_is_made(
 def test_flush_returns_if_a_closing_loop_cancels_the_flush_task(
     name: str, own_server: Server
 ) -> None:
-    """L6, F9: asyncio.run cancels what the flush has asked of its loop."""
+    """L6, F9: asyncio.run cancels the task that the flush has put into its loop."""
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
 
     async def release_and_end() -> None:
@@ -142,14 +140,14 @@ def test_a_flush_task_that_is_cancelled_before_its_first_step_leaves_no_warning(
 def test_a_flush_waits_for_the_end_of_a_closed_loop_that_another_thread_has_found(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L6, F7: that thread hands over to the portal what the closed loop has left; the flush comes
-    in between.
+    """L6, F7: that thread hands the requests of the closed loop over to the portal, and the flush
+    comes in between.
     """
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     limiter.status()
     loop = asyncio.new_event_loop()
     permit = loop.run_until_complete(limiter.acquire().__aenter__())
-    permit.release()  # a loop that does not run has it now
+    permit.release()  # the request waits in a loop that does not run
     loop.close()
     found, go_on = threading.Event(), threading.Event()
     take_over = Delivery.take_over
@@ -221,13 +219,15 @@ async def test_flush_without_a_server_is_a_store_error(name: str) -> None:
         await limiter.aflush()
 
 
-async def test_flush_in_an_event_loop_says_what_to_write(name: str, redis_url: str) -> None:
+async def test_flush_in_an_event_loop_is_an_error_that_names_aflush(
+    name: str, redis_url: str
+) -> None:
     """It would wait for the loop that it blocks."""
     with pytest.raises(RuntimeError, match="aflush"):
         Limiter(name, Rate(1, per=1), store=redis_url).flush()
 
 
-async def test_in_memory_there_is_nothing_to_wait_for(name: str) -> None:
+async def test_flush_of_a_memory_store_waits_for_nothing(name: str) -> None:
     """L6."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     limiter.flush()

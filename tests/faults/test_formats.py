@@ -1,7 +1,7 @@
-"""A state that another version of headgate has written: an older one is worth nothing, a newer one
-is left alone.
+"""A state that another version of headgate has written: the server drops an older one, and leaves a
+newer one alone.
 
-And replies that nobody has written, as far as we know.
+And replies that no server has sent, as far as we know.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ OLD, OLDEST, NEWER = b"\x01 and numbers", b"\x8e, as MessagePack began", "\x7f a
 
 
 @pytest.mark.parametrize("state", [OLD, OLDEST])
-async def test_an_older_state_is_begun_afresh(
+async def test_a_state_of_an_older_format_begins_afresh(
     name: str, redis_url: str, admin: Redis, state: bytes
 ) -> None:
-    """F47: given a state of an older format, when somebody enters, then nothing is held, and the
-    next one finds a state of ours.
+    """F47: given a state of an older format, when a caller enters, then no permit counts as held.
+    The next caller finds a state of the present format.
     """
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     await soon(visit(limiter))
@@ -39,9 +39,11 @@ async def test_an_older_state_is_begun_afresh(
     assert (await limiter.astatus()).limits[0].capacity == 1
 
 
-async def test_a_newer_state_is_left_alone(name: str, redis_url: str, admin: Redis) -> None:
-    """F47: given a state of a newer format, when somebody asks, then the error says what to do, and
-    the state is as it was.
+async def test_a_state_of_a_newer_format_is_left_alone(
+    name: str, redis_url: str, admin: Redis
+) -> None:
+    """F47: given a state of a newer format, when a caller acquires, then the error says what to do,
+    and the state is as it was.
     """
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     await soon(visit(limiter))
@@ -65,11 +67,11 @@ REQUESTS: dict[str, Callable[[Limiter, Permit], Awaitable[object]]] = {
     "words", [rb" ok (\d+)", pytest.param(rb"(grant|done|status) \d+", marks=pytest.mark.proof)]
 )
 @pytest.mark.parametrize("request_of", REQUESTS)
-async def test_who_gets_a_reply_without_sense_is_told_so(
+async def test_a_caller_with_a_malformed_reply_has_a_store_error(
     name: str, proxy: Proxy, request_of: str, words: bytes
 ) -> None:
-    """L6, S7: given a number in a reply that is none, then whoever asked has a StoreError, and
-    nothing stays held.
+    """L6, S7: given a number in a reply that is none, then the caller has a StoreError, and no
+    permit stays held.
     """
     limiter = Limiter(name, Concurrency(2), store=proxy.url)
     permit = await limiter.acquire()
@@ -89,16 +91,16 @@ async def test_who_gets_a_reply_without_sense_is_told_so(
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param((rb"\|", rb"| x"), id="news"),
+        pytest.param((rb"\|", rb"| x"), id="notifications"),
         pytest.param((rb"(done|released) \d+", rb"\1 x"), id="answer"),
         pytest.param((rb"( ok \d+ -?\d+ \d)[^|]*\|", rb"\1 |"), id="no answer"),
     ],
 )
-async def test_a_call_whose_reply_makes_no_sense_is_not_sent_for_ever(
+async def test_a_call_with_a_malformed_reply_is_not_sent_for_ever(
     name: str, proxy: Proxy, damage: tuple[bytes, bytes]
 ) -> None:
-    """L6: given a reply that the server repeats, then its caller has a StoreError, and later calls
-    of the name are sent.
+    """L6: given a malformed reply that the server repeats, then its caller has a StoreError, and
+    later calls of the name are sent.
     """
     limiter = Limiter(name, Concurrency(2), store=proxy.url)
     permit = await limiter.acquire()
@@ -121,12 +123,10 @@ async def test_a_call_whose_reply_makes_no_sense_is_not_sent_for_ever(
     await at_rest(limiter)
 
 
-async def test_a_thread_whose_reply_makes_no_sense_asks_in_another_way(
-    name: str, proxy: Proxy
-) -> None:
-    """L6: its own connection gets nonsense, and the portal's does not."""
+async def test_a_thread_with_a_malformed_reply_asks_by_the_portal(name: str, proxy: Proxy) -> None:
+    """L6: the thread's own connection gets a malformed reply, and the portal's does not."""
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
-    for _ in range(2):  # the second one goes by the thread's own connection
+    for _ in range(2):  # the second acquire goes by the thread's own connection
         (await asyncio.to_thread(limiter.acquire_sync)).release()
     await at_rest(limiter)
     quick = re.compile(rb"\$\d+\r\n(\w+\.0 \d+ ok \d+ [^$]*)\r\n")
@@ -143,11 +143,11 @@ async def test_a_thread_whose_reply_makes_no_sense_asks_in_another_way(
     await at_rest(limiter)
 
 
-async def test_limits_that_are_damaged_on_the_way_are_not_adopted(
+async def test_a_process_does_not_adopt_limits_that_were_damaged_on_the_way(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S1: given limits that nobody can have declared, then the call fails, and the process keeps
-    its own until it is answered.
+    """S1: given limits that no process can have declared, then the call fails. The process keeps
+    its own limits until a reply is well-formed.
     """
     limiter, other = (
         Limiter(name, Concurrency(2), store=proxy.url),
@@ -177,7 +177,7 @@ async def test_limits_that_are_damaged_on_the_way_are_not_adopted(
 async def test_limits_that_are_damaged_on_the_server_are_declared_anew(
     name: str, redis_url: str, admin: Redis, limits: str
 ) -> None:
-    """Given a process that has declared them before, and one that is new."""
+    """Given a process that has declared them before, and a new process."""
     for declares in (
         Limiter(name, Concurrency(2), store=redis_url),
         elsewhere(name, Concurrency(2), url=redis_url),

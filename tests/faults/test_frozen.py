@@ -1,5 +1,5 @@
-"""Servers and networks that stand still, or are slow: callers are told in time, holders stop
-believing in time (S2, F22, F36).
+"""Servers and networks that stand still, or are slow: callers get an error in time, and holders
+stop relying on their permits in time (S2, F22, F36).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.servers import Server
 from tests.world import LONG, at_rest, long, renew_now, soon, until, used
 
 LEASE = scaled(0.9)
-GIVES_UP = OUTAGE + PATIENCE  # it is looked for so long, and the last call takes a reply
+GIVES_UP = OUTAGE + PATIENCE  # a process tries for so long, and its last call takes a reply
 
 Freeze = Callable[[], object]
 
@@ -47,11 +47,11 @@ def freeze(
         yield lambda: own_admin.client_pause(60_000, all=False), own_admin.client_unpause
 
 
-async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
+async def test_a_frozen_server_is_an_error_for_callers_and_a_lost_lease_for_holders(
     name: str, own_server: Server, freeze: tuple[Freeze, Freeze], slack: Slack
 ) -> None:
-    """S1, S2, F36: acquire raises in time; the permit is lost at its own deadline; only then has
-    somebody else the place.
+    """S1, S2, F36: acquire raises in time. The permit is lost at its own deadline, and only then
+    another caller gets it.
     """
     stop, go_on = freeze
     limit = Concurrency(1, lease=LEASE)
@@ -81,7 +81,7 @@ async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     """How long a reply may take whatever `max_sleep` says: half a second in the product.
 
-    Nothing else is over in time.
+    No other timeout ends within the test.
     """
     for module in (queue, reply_timeouts, fast_path):
         monkeypatch.setattr(module, "SILENCE", 0.05)
@@ -91,11 +91,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 @pytest.mark.parametrize("thread", [False, True])
-async def test_whoever_will_not_wait_for_long_learns_in_time_that_nobody_answers(
+async def test_a_caller_with_a_short_max_sleep_has_an_error_in_time_from_a_silent_server(
     name: str, own_server: Server, freeze: tuple[Freeze, Freeze], impatient: float, thread: bool
 ) -> None:
-    """L5, F36: `max_sleep` is over when it is over, also behind a call on its way; what was granted
-    is undone.
+    """L5, F36: an acquire ends when `max_sleep` is over, also behind a call in flight. A grant that
+    comes later is undone.
     """
     stop, go_on = freeze
     limiter = elsewhere(name, Concurrency(2, lease=60.0), url=own_server.url)
@@ -122,10 +122,12 @@ async def acquired(limiter: Limiter, thread: bool, max_sleep: float | None) -> P
 
 
 @pytest.mark.parametrize("thread", [False, True])
-async def test_who_need_not_be_limited_passes_a_silent_server_in_time(
+async def test_a_caller_with_on_store_error_open_passes_a_silent_server_in_time(
     name: str, own_server: Server, impatient: float, thread: bool
 ) -> None:
-    """F36: `on_store_error` says what becomes of who has waited for an answer as long as it may."""
+    """F36: `on_store_error` decides what happens when a caller has waited for an answer as long as
+    it may.
+    """
     limiter = opened(name, own_server, Concurrency(2, lease=60.0))
     for _ in range(2):
         (await acquired(limiter, thread, None)).release()
@@ -144,7 +146,7 @@ async def test_who_need_not_be_limited_passes_a_silent_server_in_time(
 async def test_a_try_waits_for_one_reply(
     name: str, own_server: Server, freeze: tuple[Freeze, Freeze]
 ) -> None:
-    """L5, F36: a try that nobody answers is an error when a reply is overdue, and waits for no
+    """L5, F36: a try without an answer is an error when a reply is overdue, and it waits for no
     other connection.
     """
     stop, go_on = freeze
@@ -164,9 +166,9 @@ async def test_a_try_waits_for_one_reply(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_the_shortcut_asks_a_silent_server_once(name: str, proxy: Proxy) -> None:
-    """F22: given a thread's own connection, when nothing comes back, then another one would only be
-    silent, too.
+async def test_the_fast_path_of_a_thread_asks_a_silent_server_once(name: str, proxy: Proxy) -> None:
+    """F22: given a thread's own connection, when no reply comes, then the thread does not try
+    another one, which would be silent, too.
     """
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
     for _ in range(2):
@@ -183,11 +185,11 @@ async def test_the_shortcut_asks_a_silent_server_once(name: str, proxy: Proxy) -
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_who_was_turned_away_by_the_quick_way_in_still_learns_in_time(
+async def test_a_caller_refused_by_the_fast_path_has_an_error_in_time_from_a_silent_server(
     name: str, proxy: Proxy
 ) -> None:
-    """L5, F36: given a permit that is taken, when the quick call says so and the whole one is never
-    answered, then that is an error after `max_sleep`, and nobody is left in the queue.
+    """L5, F36: given a permit that is taken, when the server never answers the call behind the fast
+    path, then the caller has an error after `max_sleep`. It leaves the queue.
     """
     limiter, other = (
         Limiter(name, Concurrency(1), store=proxy.url),
@@ -211,8 +213,10 @@ async def test_who_was_turned_away_by_the_quick_way_in_still_learns_in_time(
     assert used(await at_rest(limiter)) == [0]
 
 
-async def test_replies_that_are_slow_are_no_wait(name: str, proxy: Proxy) -> None:
-    """L5: given a reply that takes longer than `max_sleep`, then who need not wait has passed."""
+async def test_a_slow_reply_does_not_count_as_a_wait(name: str, proxy: Proxy) -> None:
+    """L5: given a reply that takes longer than `max_sleep`, then a caller that need not wait
+    passes.
+    """
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
     (await limiter.acquire()).release()
     proxy.replies.delay = 0.02
@@ -220,11 +224,11 @@ async def test_replies_that_are_slow_are_no_wait(name: str, proxy: Proxy) -> Non
         assert await (await acquired(limiter, thread, 0.001)).arelease()
 
 
-async def test_a_loop_that_was_blocked_says_nothing_of_the_server(
+async def test_a_blocked_loop_does_not_count_as_a_silent_server(
     name: str, redis_url: str, impatient: float
 ) -> None:
-    """L5: given a loop that comes to nothing for longer than `max_sleep`, when it goes on, then its
-    call is made and answered.
+    """L5: given a loop that is blocked for longer than `max_sleep`, when it goes on, then its call
+    is made and answered.
     """
     limiter = elsewhere(name, Concurrency(1), url=redis_url)
     await (await limiter.acquire()).arelease()
@@ -235,10 +239,12 @@ async def test_a_loop_that_was_blocked_says_nothing_of_the_server(
     assert await (await soon(caller)).arelease()
 
 
-async def test_a_short_pause_goes_by_unnoticed(
+async def test_a_short_standstill_of_the_server_is_no_error(
     name: str, own_server: Server, freeze: tuple[Freeze, Freeze]
 ) -> None:
-    """L5, F36: shorter than a reply may take: all get what they asked for, once."""
+    """L5, F36: the pause is shorter than a reply may take, so all callers get their permits,
+    once.
+    """
     stop, go_on = freeze
     limits = Concurrency(2, lease=60.0), Rate(1000, per=10_000_000, unit="tokens")
     limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
@@ -258,8 +264,8 @@ async def test_a_short_pause_goes_by_unnoticed(
 async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(
     name: str, proxy: Proxy
 ) -> None:
-    """F22, review R8: no greeting is ever answered; nobody waits longer than for one connection,
-    whatever they ask.
+    """F22, review R8: the server answers no greeting, so no call waits longer than for one
+    connection.
     """
     proxy.hold()
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
@@ -278,10 +284,10 @@ async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(
     assert await (await once_back(limiter.acquire)).arelease()
 
 
-async def test_a_black_hole_in_the_midst_of_work_is_left_behind(
+async def test_a_connection_that_falls_silent_is_replaced(
     name: str, proxy: Proxy, slack: Slack
 ) -> None:
-    """F22, L5: established connections fall silent for good; the next ones work."""
+    """F22, L5: established connections fall silent for good, and the next ones work."""
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
     await (await soon(limiter.acquire())).arelease()
     proxy.requests.hold()
@@ -298,12 +304,10 @@ async def test_a_black_hole_in_the_midst_of_work_is_left_behind(
 
 
 @pytest.mark.proof
-async def test_renewals_that_come_late_are_not_believed(
+async def test_a_late_reply_to_a_renewal_does_not_prolong_the_lease(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S2, TL1: a lease counts from the sending of its renewal, however long the reply was on its
-    way.
-    """
+    """S2, TL1: a lease counts from the sending of its renewal, however long the reply takes."""
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=proxy.url), elsewhere(name, limit, url=redis_url)
     permit = await soon(limiter.acquire())
@@ -321,21 +325,21 @@ async def test_renewals_that_come_late_are_not_believed(
     assert await (await soon(waiter)).arelease()
     assert believed == [
         False
-    ]  # the server knows of the renewal, and keeps the place a little longer than we believe
+    ]  # the server knows of the renewal, and keeps the permit a little longer than its holder
     assert permit.lost  # the late replies have changed nothing
     permit.release()
     await until(lambda status: used(status) == [0], other)
 
 
 @pytest.mark.proof
-async def test_beliefs_never_overlap_beyond_the_capacity(
+async def test_holders_on_slow_networks_never_exceed_the_capacity(
     name: str, redis_url: str, redis_server: Server
 ) -> None:
-    """S1, S2, S5 over processes with slow and silent networks: who believes in a permit is never
-    one too many.
+    """S1, S2, S5 over processes with slow and silent networks: never more holders rely on a permit
+    than the capacity allows.
 
-    Two processes, each with a network of its own, whose replies take from nothing to longer than a
-    lease, and stop for a while.
+    Two processes have a network each. Its replies take up to longer than a lease, and stop for a
+    while.
     """
     limit = Concurrency(2, lease=0.12)
     async with AsyncExitStack() as stack:
@@ -359,7 +363,7 @@ async def test_beliefs_never_overlap_beyond_the_capacity(
 
 
 async def changing(networks: list[Proxy]) -> None:
-    """Fine, slow, slower than a lease, and nothing at all, in turn and never the same for both."""
+    """Fine, slow, slower than a lease, and no reply at all, in turn and never the same for both."""
     for number in itertools.count():
         for network, kind in zip(networks, (number % 4, (number + 2) % 4), strict=True):
             network.replies.delay = (0.0, 0.04, 0.1, 0.0)[kind]
@@ -369,7 +373,7 @@ async def changing(networks: list[Proxy]) -> None:
 
 
 async def all_said(process: Running) -> list[str]:
-    """Its lines, until it ends."""
+    """The lines of the process, until it ends."""
     lines = []
     while (line := await process.said()) != "<ended>":
         lines.append(line)

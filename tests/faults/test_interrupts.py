@@ -26,7 +26,7 @@ LONG = 300.0  # seconds for many of them
 
 
 def assert_unharmed(url: str, name: str, way: str, interrupts: int) -> None:
-    """While the process lives on, and renews what it holds."""
+    """Check the result while the process lives on and renews its permits."""
     with running("interrupted", url, name, way, interrupts) as process:
         raised, caught, ignored = map(int, process.line(LONG).split())
         assert raised > interrupts / 2
@@ -40,11 +40,11 @@ async def rest(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("way", ["with, a rate and a concurrency", "with acquire()", "try_acquire"])
-def test_what_a_signal_handler_raises_reaches_the_caller_and_leaves_no_permit_taken(
+def test_an_exception_of_a_signal_handler_reaches_the_caller_and_leaves_no_permit_taken(
     name: str, redis_url: str, way: str
 ) -> None:
     """S3, L5: given a thread that enters a limiter again and again, when a signal handler raises at
-    random moments, then each exception reaches the caller, nothing hangs, and no permit stays taken
+    random moments, then each exception reaches the caller. No call hangs, and no permit stays taken
     for longer than its lease.
     """
     assert_unharmed(redis_url, name, way, FEW)
@@ -52,7 +52,9 @@ def test_what_a_signal_handler_raises_reaches_the_caller_and_leaves_no_permit_ta
 
 @pytest.mark.proof
 @pytest.mark.parametrize("way", WAYS)
-def test_so_it_is_after_20_000_interrupts(name: str, redis_url: str, way: str) -> None:
+def test_after_20_000_interrupts_each_exception_has_reached_the_caller_and_no_permit_is_taken(
+    name: str, redis_url: str, way: str
+) -> None:
     assert_unharmed(redis_url, name, way, MANY)
 
 
@@ -75,8 +77,8 @@ def test_a_signal_handler_can_call_a_limiter_that_its_thread_is_using(
 def test_a_finalizer_can_call_a_limiter_in_whatever_code_the_collector_runs(
     name: str, redis_url: str, call: str
 ) -> None:
-    """L5: where the collector runs it in headgate's own thread, a call that would wait for that
-    thread raises StoreError.
+    """L5: when the collector runs the finalizer in headgate's own thread, a call that would wait
+    for that thread raises StoreError.
     """
     assert_answered(redis_url, name, "loop", "finalizer", call, FEW)
 
@@ -85,7 +87,7 @@ def test_a_finalizer_can_call_a_limiter_in_whatever_code_the_collector_runs(
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("by", ["signal", "finalizer"])
 @pytest.mark.parametrize("place", ["thread", "loop"])
-def test_so_it_is_for_2_000_calls_of_each_method_from_each_place(
+def test_handlers_and_finalizers_can_make_2_000_calls_of_each_method_from_each_place(
     name: str, redis_url: str, place: str, by: str, call: str
 ) -> None:
     assert_answered(redis_url, name, place, by, call, EACH)

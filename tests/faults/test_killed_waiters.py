@@ -1,7 +1,7 @@
 """A waiter whose process is killed: the server finds no receiver for its notification, and does not
 wait long for it.
 
-F59. A session that lives but whose subscription breaks is heard of in time, and keeps its place.
+F59. A session that lives but whose subscription breaks calls in time, and keeps its place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMIT = Concurrency(1, lease=30.0)
 
 
 def listening(server: Server, name: str) -> int:
-    """How many sessions of a name have said that this server notifies them (reply_cache.lua)."""
+    """How many sessions of a name have asked the server for notifications (reply_cache.lua)."""
     with Redis(port=server.port) as raw:
         fields = raw.hgetall(f"headgate:{{{name}}}")
     return sum(
@@ -47,8 +47,8 @@ def listening(server: Server, name: str) -> int:
 async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
     name: str, own_server: Server, own_admin: Redis, dead: int, slack: Slack
 ) -> None:
-    """L3, S6, F59: so many waiters at the head are killed, and the holder leaves: the next one is
-    granted soon.
+    """L3, S6, F59: when so many waiters at the head are killed and the holder leaves, then the next
+    one is granted soon.
     """
     holding, limiter = (elsewhere(name, LIMIT, url=own_server.url) for _ in range(2))
     holder = await holding.acquire()
@@ -84,9 +84,9 @@ async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
 async def test_a_waiter_that_lives_without_its_subscription_keeps_its_place(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """S6, F59: its subscription breaks and cannot be made again.
+    """F59, S6: its subscription breaks, and it cannot subscribe again.
 
-    It is granted first, though no connection receives that.
+    It is granted first, though no connection receives the notification.
     """
     holding, first, second = (elsewhere(name, LIMIT, url=own_server.url) for _ in range(3))
     order: list[str] = []
@@ -109,7 +109,7 @@ async def test_a_waiter_that_lives_without_its_subscription_keeps_its_place(
     calls = commands_of(own_admin).get("fcall", 0)
     await eventually(
         lambda: commands_of(own_admin).get("fcall", 0) >= calls + 20
-    )  # longer than a dead session is waited for
+    )  # longer than the server waits for a dead session
     await holder.arelease()
     await soon(asyncio.gather(*visits))
 

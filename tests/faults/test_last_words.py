@@ -1,5 +1,5 @@
-"""What a process says to a limiter before a normal end reaches the server, or a line on stderr says
-what did not, and why.
+"""The last requests of a process before a normal end reach the server, or a line on stderr says
+which did not, and why.
 
 Every process here is a real one: see programs/last_words.py.
 """
@@ -24,7 +24,7 @@ from tests.servers import Server, free_port
 
 FAR = 0.15  # seconds for each way to the server and back
 START = scaled(5.0)  # seconds for Python to start
-BOUND = scaled(shutdown.LONGEST) + portal.CLOSING + 1.0 + START  # 1.0: what the end of a loop waits
+BOUND = scaled(shutdown.LONGEST) + portal.CLOSING + 1.0 + START  # 1.0: wait at a loop's end
 WHATS = ["update", "pause", "drain"]
 WHERES = ["main", "loop", "child"]
 SOME = [("update", "main")]
@@ -56,7 +56,7 @@ async def seen(limiter: Limiter, what: str) -> bool:
 
 
 @pytest.mark.parametrize(("what", "where"), CASES)
-async def test_the_last_words_reach_a_far_server_that_does_not_know_the_library(
+async def test_the_last_requests_reach_a_far_server_that_does_not_know_the_library(
     name: str, own_server: Server, own_proxy: Proxy, own_admin: Redis, what: str, where: str
 ) -> None:
     """L6: three round trips of 300 ms (the greeting, the refusal, the library) are shorter than the
@@ -73,8 +73,10 @@ async def test_the_last_words_reach_a_far_server_that_does_not_know_the_library(
 
 @pytest.mark.proof
 @pytest.mark.parametrize(("what", "where"), ALL)
-def test_without_a_server_one_line_says_what_was_not_sent(name: str, what: str, where: str) -> None:
-    """L6: which limiter, what, and why; and the process ends in bounded time."""
+def test_without_a_server_one_line_on_stderr_names_the_request_that_was_not_sent(
+    name: str, what: str, where: str
+) -> None:
+    """L6: the line says which limiter, which request, and why. The process ends in bounded time."""
     complaints, seconds = run(f"redis://127.0.0.1:{free_port()}", name, what, where)
 
     assert len(complaints) == 1
@@ -85,7 +87,7 @@ def test_without_a_server_one_line_says_what_was_not_sent(name: str, what: str, 
 
 
 @pytest.mark.proof
-async def test_a_server_that_says_nothing_holds_no_process_for_ever(
+async def test_a_process_ends_in_bounded_time_though_the_server_is_silent(
     name: str, proxy: Proxy
 ) -> None:
     """L6: it accepts connections, and answers nothing."""
@@ -97,10 +99,10 @@ async def test_a_server_that_says_nothing_holds_no_process_for_ever(
     assert seconds <= BOUND
 
 
-async def test_a_server_that_comes_back_in_time_hears_the_last_words(
+async def test_a_server_that_comes_back_in_time_receives_the_last_requests(
     name: str, own_server: Server
 ) -> None:
-    """L6: the end of the process tries again until then."""
+    """L6: the ending process tries again until then."""
     own_server.kill()
     ends = asyncio.create_task(asyncio.to_thread(run, own_server.url, name, "drain", "main"))
     await asyncio.to_thread(own_server.start)
@@ -111,10 +113,10 @@ async def test_a_server_that_comes_back_in_time_hears_the_last_words(
     assert await seen(Limiter(name, Rate(100, per=10**6), store=own_server.url), "drain")
 
 
-async def test_what_is_said_behind_a_call_that_fails_is_said_again(
+async def test_requests_behind_a_call_that_fails_are_sent_again(
     name: str, own_server: Server
 ) -> None:
-    """L6: the server is gone for a moment; what was said meanwhile holds when it is back."""
+    """L6: the server is gone for a moment, and requests from that time hold when it is back."""
     limiter = Limiter(name, Rate(100, per=10**6), store=own_server.url)
     own_server.kill()
     limiter.update(Rate(50, per=10**6))  # on its way
@@ -130,10 +132,10 @@ async def test_what_is_said_behind_a_call_that_fails_is_said_again(
     assert await seen(limiter, "pause")
 
 
-async def test_a_drain_that_no_server_hears_in_time_is_given_up_with_a_warning(
+async def test_a_drain_that_reaches_no_server_in_time_is_given_up_with_a_warning(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """L6: what is left of a budget is worth nothing later."""
+    """L6: the rest of a budget is out of date later."""
     monkeypatch.setattr(queue, "STATEMENT_TTL", 0.0)
     limiter = Limiter(name, Rate(100, per=10**6), store=Redis(port=free_port()))
 

@@ -1,8 +1,8 @@
-"""Who gives up hears of its grant late: just then, or only afterwards. Either way what it was
-charged comes back, once.
+"""A caller that gives up learns of its grant late: at that moment, or only afterwards. Either way
+its tokens come back, once.
 
-F2, F4: a waiter of one process is granted by a call of another, and is cancelled while the news are
-on their way.
+F2, F4: a call of another process grants a waiter, and the waiter is cancelled while the
+notification is on its way.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ TEN = Rate(10, per=1000, unit="tokens")  # next to nothing flows back while a te
 
 
 async def left(limiter: Limiter) -> int:
-    """How many tokens, once all that was posted before has arrived."""
+    """How many tokens are left, once all earlier requests have arrived."""
     return (await soon(limiter.astatus())).limits[0].left
 
 
 def channel(limiter: Limiter) -> str:
-    """Where announcements to this loop are sent."""
-    lane = session_of(limiter)
-    return f"headgate:{lane.machine.numbering.session_id.partition('.')[0]}"
+    """The channel of the notifications to this loop."""
+    loop_session = session_of(limiter)
+    return f"headgate:{loop_session.machine.numbering.session_id.partition('.')[0]}"
 
 
-async def test_cancelled_just_when_the_news_come(
+async def test_one_token_comes_back_when_a_waiter_is_cancelled_as_its_notification_arrives(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T1, T5: given a waiter granted from elsewhere, when it is cancelled as it is told, then one
-    token comes back, not two.
+    """T1, T5: given a waiter granted from elsewhere, when it is cancelled as the notification
+    arrives, then one token comes back, not two.
     """
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
     waiter = asyncio.create_task(enter(limiter, tokens=1))
     await waiting(other, 1)
-    heard = LoopSession.on_notification
+    on_notification = LoopSession.on_notification
 
-    def cancelled_first(lane: LoopSession, announcement: str) -> None:
-        if len(announcement.split()) > 3:  # it brings a grant
+    def cancelled_first(loop_session: LoopSession, notification: str) -> None:
+        if len(notification.split()) > 3:  # it brings a grant
             waiter.cancel()
-        heard(lane, announcement)
+        on_notification(loop_session, notification)
 
     monkeypatch.setattr(LoopSession, "on_notification", cancelled_first)
     monkeypatch.setattr(
-        Session, "look", lambda lane: None
-    )  # or the reply to that might be faster than the news
+        Session, "look", lambda loop_session: None
+    )  # or the reply to that might be faster than the notification
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     permit.settle(tokens=8)
     with pytest.raises(asyncio.CancelledError):
@@ -62,11 +62,11 @@ async def test_cancelled_just_when_the_news_come(
     assert await left(limiter) == 2
 
 
-async def test_cancelled_while_the_news_are_on_their_way(
+async def test_the_token_comes_back_when_a_waiter_is_cancelled_before_the_reply_with_its_grant(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T2, T5: given a waiter granted from elsewhere, when it is cancelled before the reply that
-    says so, nothing is lost.
+    brings the grant, then no token is lost.
     """
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
@@ -74,14 +74,14 @@ async def test_cancelled_while_the_news_are_on_their_way(
     await waiting(other, 1)
     answered, loop = LoopSession.answered, asyncio.get_running_loop()
 
-    def cancelled_first(lane: LoopSession, reply: Any) -> None:
-        if lane.waits and reply.partition(b"|")[2]:  # it brings a grant
+    def cancelled_first(loop_session: LoopSession, reply: Any) -> None:
+        if loop_session.waits and reply.partition(b"|")[2]:  # it brings a grant
             waiter.cancel()
-            loop.call_soon(answered, lane, reply)  # the task runs first
+            loop.call_soon(answered, loop_session, reply)  # the task runs first
         else:
-            answered(lane, reply)
+            answered(loop_session, reply)
 
-    monkeypatch.setattr(LoopSession, "on_notification", lambda lane, announcement: None)
+    monkeypatch.setattr(LoopSession, "on_notification", lambda loop_session, notification: None)
     monkeypatch.setattr(LoopSession, "answered", cancelled_first)
     permit.settle(tokens=8)
     await waiting(other, 0)
@@ -92,9 +92,11 @@ async def test_cancelled_while_the_news_are_on_their_way(
     assert await left(limiter) == 2
 
 
-async def test_several_give_up_in_one_breath(name: str, redis_url: str) -> None:
-    """T2, T5: given a large cost and small ones behind it, when all are cancelled, then what the
-    small ones got comes back.
+async def test_all_tokens_come_back_when_several_waiters_give_up_at_once(
+    name: str, redis_url: str
+) -> None:
+    """T2, T5: given a large cost and small ones behind it, when all are cancelled, then the tokens
+    of the small ones come back.
     """
     limiter = elsewhere(name, TEN, url=redis_url)
     await limiter.acquire(tokens=5)
@@ -110,11 +112,11 @@ async def test_several_give_up_in_one_breath(name: str, redis_url: str) -> None:
     assert await left(limiter) == 5
 
 
-async def test_news_of_later_grants_wait_for_those_before(
+async def test_a_notification_of_a_later_grant_waits_for_the_earlier_grant(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S6: given a reply that grants the first in the queue, when the news of the second are faster,
-    then the first goes first.
+    """S6: given a reply that grants the first in the queue, when the notification for the second is
+    faster, then the first goes first.
     """
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
@@ -127,46 +129,51 @@ async def test_news_of_later_grants_wait_for_those_before(
     callers = [asyncio.create_task(caller(number)) for number in (1, 2)]
     await waiting(other, 2)
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
-    await limiter.astatus()  # it has listened since before this was asked
-    lane, heard, answered = (
+    await limiter.astatus()  # the session was subscribed before this call
+    loop_session, on_notification, answered = (
         session_of(limiter),
         LoopSession.on_notification,
         LoopSession.answered,
     )
-    news: list[str] = []
+    notifications: list[str] = []
     replies: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(
-            LoopSession, "on_notification", lambda lane, announcement: None
-        )  # lost: a reply will tell of the first
+            LoopSession, "on_notification", lambda loop_session, notification: None
+        )  # lost: a reply will bring the grant of the first
         permit.settle(tokens=9)
         await waiting(other, 1)
     with monkeypatch.context() as patch:
         patch.setattr(
             LoopSession,
             "on_notification",
-            lambda lane, announcement: (news.append(announcement), heard(lane, announcement)),
+            lambda loop_session, notification: (
+                notifications.append(notification),
+                on_notification(loop_session, notification),
+            ),
         )
         patch.setattr(
             LoopSession,
             "answered",
-            lambda its, reply: replies.append(reply) if its is lane else answered(its, reply),
+            lambda its, reply: (
+                replies.append(reply) if its is loop_session else answered(its, reply)
+            ),
         )
-        lane.look()
+        loop_session.look()
         await eventually(lambda: replies)
         permit.settle(tokens=8)
-        await eventually(lambda: any(len(each.split()) > 3 for each in news))
-    answered(lane, replies[0])
+        await eventually(lambda: any(len(each.split()) > 3 for each in notifications))
+    answered(loop_session, replies[0])
     await soon(asyncio.gather(*callers))
 
     assert through == [1, 2]
 
 
-async def test_news_that_were_lost_are_asked_for_before_later_ones_are_believed(
+async def test_a_session_asks_for_a_lost_notification_before_it_applies_later_ones(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S6: given an announcement for the first in the queue that nobody heard, when that for the
-    second comes, it has to wait.
+    """S6: given a lost notification for the first in the queue, when that for the second comes,
+    then the second has to wait.
     """
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
@@ -179,9 +186,9 @@ async def test_news_that_were_lost_are_asked_for_before_later_ones_are_believed(
     callers = [asyncio.create_task(caller(number)) for number in (1, 2)]
     await waiting(other, 2)
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
-    await limiter.astatus()  # it has listened since before this was asked
+    await limiter.astatus()  # the session was subscribed before this call
     with monkeypatch.context() as patch:
-        patch.setattr(LoopSession, "on_notification", lambda lane, announcement: None)
+        patch.setattr(LoopSession, "on_notification", lambda loop_session, notification: None)
         permit.settle(tokens=9)
         await waiting(other, 1)
     permit.settle(tokens=8)

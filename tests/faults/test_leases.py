@@ -1,9 +1,9 @@
-"""Leases that are lost on a real server, to limiters with on_lost="cancel": whoever is in a block
+"""Leases that are lost on a real server, to limiters with on_lost="cancel": each caller in a block
 learns of it (S2, S4).
 
-What a watch does to its body in every case is held in virtual time by unit/test_watch.py; here
-servers, networks and processes bring it about: F12, F13, F32, F45. What `permit.lost` says in the
-same faults is held by the other files of this folder.
+unit/test_watch.py checks in virtual time how a watch treats its body in every case. Here servers,
+networks and processes bring it about: F12, F13, F32, F45. The other files of this folder check
+`permit.lost` in the same faults.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ pytestmark = pytest.mark.usefixtures("hurried")
 
 @pytest.fixture(params=IN)
 def block(request: pytest.FixtureRequest) -> Callable[[Limiter], Any]:
-    """What to enter: the limiter itself, or an acquire of it."""
+    """The block to enter: the limiter itself, or an acquire of it."""
     return IN[request.param]
 
 
 class Stay:
-    """Somebody in a block who would stay for ever, and when it had to go."""
+    """A caller in a block that would stay for ever, and the moment when it had to leave."""
 
     def __init__(self, block: Any) -> None:
         self.inside = False
@@ -60,7 +60,7 @@ class Stay:
                 self.ended = monotonic()
 
     async def lost(self) -> float:
-        """When it had to go, for that reason and no other."""
+        """When it had to leave, for that reason and no other."""
         with pytest.raises(
             LeaseLostError, match=r"lost its permit \d+\.\d{3} s after it began, \d+\.\d{3} s ago"
         ):
@@ -75,14 +75,14 @@ async def staying(block: Any) -> Stay:
     return stay
 
 
-# What the server says -----------------------------------------------------------------------------
+# Answers of the server ----------------------------------------------------------------------------
 
 
-async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_renewal(
+async def test_a_holder_of_a_permit_that_the_server_has_forgotten_is_cancelled_at_the_next_renewal(
     name: str, redis_url: str, admin: Redis, block: Callable[[Limiter], Any]
 ) -> None:
-    """F45, S4: given FLUSHALL, the body ends at its next renewal, while its lease still runs; its
-    leaving takes nothing.
+    """F45, S4: given FLUSHALL, then the body ends at its next renewal, while its lease still runs.
+    Its leaving releases no other permit.
     """
     one = Concurrency(1, lease=60.0)  # nothing else ends it within the test
     limiter, other = (
@@ -100,11 +100,11 @@ async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_
     assert await successor.arelease()
 
 
-async def test_who_holds_at_a_server_that_restarts_empty_is_cancelled(
+async def test_a_holder_is_cancelled_when_the_server_restarts_empty(
     name: str, own_server: Server, block: Callable[[Limiter], Any], slack: Slack
 ) -> None:
-    """F32, S4: kill -9 without persistence: as soon as a renewal is answered, or when the lease is
-    over.
+    """F32, S4: after kill -9 without persistence the body ends as soon as a renewal is answered, or
+    when the lease is over.
     """
     limiter = Limiter(name, ONE, store=own_server.url, on_lost="cancel")
     stay = await staying(block(limiter))
@@ -119,9 +119,11 @@ async def test_who_holds_at_a_server_that_restarts_empty_is_cancelled(
     await at_rest(limiter)
 
 
-def test_a_thread_is_told_at_the_end_of_its_block(name: str, redis_url: str, admin: Redis) -> None:
-    """F45: it cannot be interrupted; its renewals are made, and answered, in a loop of another
-    thread.
+def test_a_thread_has_a_lease_lost_error_at_the_end_of_its_block(
+    name: str, redis_url: str, admin: Redis
+) -> None:
+    """F45: headgate cannot interrupt a thread. A loop of another thread makes its renewals and
+    receives the answers.
     """
     limiter = Limiter(name, ONE, store=redis_url, on_lost="cancel")
     ran = []
@@ -145,8 +147,8 @@ def test_a_thread_is_told_at_the_end_of_its_block(name: str, redis_url: str, adm
 async def test_each_lost_lease_is_logged_once(
     name: str, redis_url: str, admin: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S4: three permits that the server has forgotten are one line, by the name, with their fences;
-    releases add none.
+    """S4: three permits that the server has forgotten are one line with the name and their fences.
+    Releases add none.
     """
     limiter = Limiter(name, Concurrency(3, lease=LEASE), store=redis_url)
     permits = [await limiter.acquire() for _ in range(3)]
@@ -182,7 +184,7 @@ async def test_a_lease_that_ends_without_an_answer_is_logged_too(
     assert sum("1 held permit(s)" in record.message for record in caplog.records) == 1
 
 
-# What nobody says ---------------------------------------------------------------------------------
+# Leases without an answer -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -193,11 +195,11 @@ def cautious(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cautious")
-async def test_a_body_is_out_before_the_server_lets_anybody_else_in(
+async def test_a_body_ends_before_the_server_grants_its_permit_to_another_caller(
     name: str, proxy: Proxy, redis_url: str, block: Callable[[Limiter], Any]
 ) -> None:
-    """S1, S2: given a network that swallows all renewals, when somebody waits for the place, then
-    no two are ever in it.
+    """S1, S2: given a network that swallows all renewals, when another caller waits for the permit,
+    then no two callers are ever inside.
     """
     limiter, other = (
         Limiter(name, ONE, store=proxy.url, on_lost="cancel"),
@@ -219,11 +221,11 @@ async def test_a_body_is_out_before_the_server_lets_anybody_else_in(
 
 
 @pytest.mark.proof
-async def test_renewals_keep_a_body_where_it_is(
+async def test_a_body_goes_on_when_a_single_renewal_fails(
     name: str, proxy: Proxy, block: Callable[[Limiter], Any]
 ) -> None:
-    """S2: a renewal that was refused, or lost with its connection, is followed by the next: nobody
-    hears of it. The last permit takes the renewals with it.
+    """S2: after a renewal that was refused, or lost with its connection, the next one follows, and
+    the body does not notice. The last permit takes the renewals with it.
     """
     limiter = Limiter(name, ONE, store=proxy.url, on_lost="cancel")
     stay = await staying(block(limiter))
@@ -242,13 +244,13 @@ async def test_renewals_keep_a_body_where_it_is(
     with pytest.raises(asyncio.CancelledError):
         await stay.task
     await at_rest(limiter)
-    lane = session_of(queue_of(limiter))
-    await eventually(lambda: lane.machine.renewal.moment == inf)
+    loop_session = session_of(queue_of(limiter))
+    await eventually(lambda: loop_session.machine.renewal.moment == inf)
     assert renewals(proxy) == 4
 
 
-async def test_all_that_a_process_holds_is_renewed_in_one_call(name: str, proxy: Proxy) -> None:
-    """S9: fifty bodies, and each third of a lease one call for all of them."""
+async def test_all_permits_of_a_process_are_renewed_in_one_call(name: str, proxy: Proxy) -> None:
+    """S9: fifty bodies need one call in each third of a lease."""
     limiter = Limiter(name, Concurrency(50, lease=6.0), store=proxy.url, on_lost="cancel")
     stays = [await staying(limiter) for _ in range(50)]
     proxy.requests.seen.clear()
@@ -267,33 +269,33 @@ async def test_all_that_a_process_holds_is_renewed_in_one_call(name: str, proxy:
 async def test_a_permit_that_a_task_of_another_loop_receives_is_renewed(
     name: str, proxy: Proxy
 ) -> None:
-    """F7: the portal takes a lane over when its loop ends, and a task of that loop may receive its
-    grant a moment later.
+    """F7: the portal takes a session over when its loop ends, and a task of that loop may receive
+    its grant a moment later.
     """
     asyncio.get_running_loop().set_debug(True)
     limiter = Limiter(name, Concurrency(1, lease=60), store=proxy.url)
     permit = await limiter.acquire()
-    lane = session_of(limiter)
+    loop_session = session_of(limiter)
 
-    await asyncio.to_thread(lane.hold, permit, 300_000)  # microseconds
+    await asyncio.to_thread(loop_session.hold, permit, 300_000)  # microseconds
 
     await eventually(lambda: renewals(proxy) >= 1)
     assert await permit.arelease()
 
 
 def renewals(proxy: Proxy) -> int:
-    """How often a permit was to be renewed so far."""
+    """How many renewals of a permit have been sent so far."""
     return sum(piece.count(b"$5\r\nrenew\r\n") for piece in proxy.requests.seen)
 
 
-# Time that nobody saw pass ------------------------------------------------------------------------
+# Time during which a loop or process stood still --------------------------------------------------
 
 
 async def test_a_body_learns_that_its_loop_was_blocked_before_it_goes_on(
     name: str, redis_url: str, block: Callable[[Limiter], Any]
 ) -> None:
-    """F12, S2: something blocked the loop for two leases, and the body's own wait is over, too: it
-    ends where it awaits.
+    """F12, S2: a call blocks the loop for two leases, and the body's own wait is over, too. The
+    body ends where it awaits.
     """
     lease, went_on = 0.04, []
     limit = Concurrency(1, lease=lease)
@@ -316,8 +318,8 @@ async def test_a_body_learns_that_its_loop_was_blocked_before_it_goes_on(
 async def test_a_body_that_blocked_the_loop_itself_learns_it_at_its_end(
     name: str, redis_url: str, block: Callable[[Limiter], Any]
 ) -> None:
-    """F12: it never awaited, so nobody could cancel it: that it worked without a permit comes out
-    of the block.
+    """F12: the body never awaited, so no cancellation could reach it. The block raises that it
+    worked without a permit.
     """
     lease = 0.04
     limiter = Limiter(name, Concurrency(1, lease=lease), store=redis_url, on_lost="cancel")
@@ -333,7 +335,7 @@ async def test_a_body_that_blocked_the_loop_itself_learns_it_at_its_end(
 async def test_a_process_that_was_stopped_past_its_lease_ends_its_body_first(
     name: str, redis_url: str, puppet: Callable[..., Puppet]
 ) -> None:
-    """F13, S5: kill -STOP, another one takes over, kill -CONT: the body ends where it stood, and
+    """F13, S5: kill -STOP, another caller takes over, kill -CONT: the body ends where it stood, and
     its fence is the lower one.
     """
     limit = Concurrency(1, lease=0.9)
@@ -357,8 +359,8 @@ async def test_a_process_that_was_stopped_past_its_lease_ends_its_body_first(
 async def test_a_cancellation_at_any_suspension_leaves_nothing_behind(
     name: str, redis_url: str, way: str, taken: bool, block: Callable[[Limiter], Any]
 ) -> None:
-    """STEP, S7: for every k, cancel at the k-th suspension of a block: nothing is held, nobody
-    waits, nothing was charged but what was let in, and no watch is left over a body that is gone.
+    """STEP, S7: for every k, cancel at the k-th suspension of a block. Then no permit is held, no
+    caller waits, and only granted calls were charged. No watch is left over a body that is gone.
     F2.
     """
     loop = asyncio.get_running_loop()
@@ -384,11 +386,11 @@ async def visit(block: Any, let_in: list[int]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_hears_late_of_its_grant_renews_it_at_once(
+async def test_a_holder_that_learns_late_of_its_grant_renews_at_once(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S2, S7: given news that came when most of the lease was over, it is renewed at once: in a
-    third of it would be too late.
+    """S2, S7: given a notification that came when most of the lease was over, then the holder
+    renews at once. In a third of the lease it would be too late.
     """
     monkeypatch.setattr(LeaseRenewal, "believed", lambda its, *told: monotonic() + 0.2 * LEASE)
     permit = await elsewhere(name, ONE, url=redis_url).acquire()

@@ -1,7 +1,7 @@
-"""How long things live on the server: as long as any promise in them, and no longer (S8, T12, L6);
+"""How long keys live on the server: as long as any promise in them, and no longer (S8, T12, L6);
 and limits that change.
 
-Here the server's own TTLs are read, after each kind of call. Nothing here is in a hurry: leases and
+The tests read the server's own TTLs after each kind of call. They shorten no constants: leases and
 periods are the product's.
 """
 
@@ -49,8 +49,8 @@ def remembered(admin: Redis, name: str) -> dict[str, float]:
 
 
 async def renewed(permit: Permit) -> None:
-    """Go on when a renewal that the process sends from now on is answered: the permit is held for
-    longer.
+    """Go on when the server has answered a renewal that the process sends from now on: the permit
+    is held for longer.
     """
     sent_before_now = monotonic() + LEASE
     await eventually(lambda: permit.lost or permit.believed > sent_before_now)
@@ -94,11 +94,11 @@ LIMITS: list[tuple[Any, float]] = [
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 @pytest.mark.parametrize(("limit", "seconds"), LIMITS, ids=[str(limit) for limit, _ in LIMITS])
-async def test_a_limit_is_remembered_until_it_is_as_good_as_new(
+async def test_the_server_remembers_a_limit_until_it_has_refilled(
     name: str, redis_url: str, admin: Redis, limit: Any, seconds: float, story: Story
 ) -> None:
-    """S8, T12: a limit of 1 an hour is remembered for an hour, by every key that has a part in it;
-    and no key for ever.
+    """S8, T12: every key that has a part in a limit of 1 an hour is remembered for an hour. No key
+    is remembered for ever.
     """
     limiter = Limiter(name, limit, store=redis_url)
 
@@ -119,10 +119,10 @@ def limiter_resets_in(quota: Quota) -> float:
     return quota.per - (time() - quota.origin) % quota.per - 60
 
 
-async def test_a_debt_of_ages_is_counted_and_disturbs_nobody(
+async def test_the_largest_possible_debt_is_counted_and_delays_no_release(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """S7, review f4: the largest settlement there is travels in one call with a release: both
+    """S7, review f4: the largest possible settlement travels in one call with a release. Both
     arrive, and the state is sound.
     """
     limits = Concurrency(1), Rate(5000, per=3600)
@@ -142,7 +142,7 @@ async def test_a_debt_of_ages_is_counted_and_disturbs_nobody(
 async def test_a_debt_is_remembered_until_it_is_paid(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """S8, T12: a hundred tokens over what an hour brings: a hundred hours."""
+    """S8, T12: a hundred tokens more than an hour brings are a debt of a hundred hours."""
     limiter = Limiter(name, Rate(1, per=3600), store=redis_url)
     permit = await limiter.acquire()
 
@@ -156,8 +156,8 @@ async def test_a_debt_is_remembered_until_it_is_paid(
 async def test_a_held_permit_is_remembered_for_its_lease(
     name: str, redis_url: str, admin: Redis, lease: float
 ) -> None:
-    """S8: by the holders and by the state that counts them; and a release does not shorten what
-    others hold.
+    """S8: the key of the holders and the state that counts them live on. A release does not shorten
+    the leases of others.
     """
     limiter = Limiter(name, Concurrency(2, lease=lease), store=redis_url)
     first, second = await limiter.acquire(), await limiter.acquire()
@@ -173,8 +173,8 @@ async def test_a_held_permit_is_remembered_for_its_lease(
 async def test_a_renewed_permit_is_remembered_for_longer(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S8: held for ten minutes under a lease of one: the keys outlive each renewal, as they have
-    outlived the first lease.
+    """S8: given a permit held for ten minutes under a lease of one, then the keys outlive each
+    renewal, as they have outlived the first lease.
     """
     clock = ServerClock(monkeypatch)
     limiter = Limiter(name, Concurrency(1, lease=60.0), Rate(10, per=1), store=redis_url)
@@ -193,8 +193,8 @@ async def test_a_renewed_permit_is_remembered_for_longer(
 async def test_limits_that_last_longer_than_before_are_remembered_for_longer(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """S8, T12: a new declaration with a slower rate and a longer lease holds for what was taken
-    before, too.
+    """S8, T12: a new declaration with a slower rate and a longer lease holds for earlier permits
+    and tokens, too.
     """
     short = Limiter(name, Concurrency(2, lease=60.0), Rate(1, per=1000), store=redis_url)
     permit = await short.acquire()
@@ -210,11 +210,11 @@ async def test_limits_that_last_longer_than_before_are_remembered_for_longer(
     assert await permit.arelease()
 
 
-async def test_when_all_is_done_nothing_stays_but_what_will_expire(
+async def test_when_all_callers_have_left_only_keys_that_expire_stay(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L6: everything free, the queue empty, no task but the two of the connection, no key without
-    an end.
+    """L6: all permits are free, the queue is empty, only the two tasks of the connection run, and
+    each key has a TTL.
     """
     before = asyncio.all_tasks()
     limits = Concurrency(3, lease=5.0), Rate(1000, per=0.1), Window(1000, per=0.1)
@@ -243,9 +243,11 @@ async def test_when_all_is_done_nothing_stays_but_what_will_expire(
     assert holders_of(admin, name) == waiters_of(admin, name) == 0
 
 
-async def test_what_expires_was_as_good_as_new(name: str, redis_url: str, admin: Redis) -> None:
-    """S8: a limiter whose keys have expired is used as if it had never been, by a session that knew
-    the former state.
+async def test_a_limiter_whose_keys_have_expired_is_as_good_as_new(
+    name: str, redis_url: str, admin: Redis
+) -> None:
+    """S8: given a limiter whose keys have expired, then a session that knew the former state uses
+    it like a new one.
     """
     limits = Concurrency(1, lease=0.3), Rate(1, per=0.01), Window(1, per=0.01)
     limiter = Limiter(name, *limits, store=redis_url)
@@ -266,24 +268,25 @@ async def test_what_expires_was_as_good_as_new(name: str, redis_url: str, admin:
 
 
 @pytest.mark.proof
-async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(
+async def test_a_lease_shortened_by_another_process_does_not_shorten_the_leases_of_holders(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S1, S2, review R3: A holds under a long lease, B declares a short one; A's renewal runs, and
-    its reply is held up.
+    """S1, S2, review R3: A holds under a long lease, B declares a short one. A renews, and the
+    reply is held up.
 
-    A can only believe in what it was told, so C must not be granted A's place before that ends.
+    A can rely only on replies that it received, so the server must not grant A's permit to C before
+    that lease ends.
     """
     long, short = Concurrency(1, lease=1.8), Concurrency(1, lease=0.6)
     a = await Limiter(name, long, store=proxy.url).acquire()
     assert not await elsewhere(name, short, url=redis_url).atry_acquire()
 
-    def after_the_news(piece: bytes) -> bytes:
+    def after_the_declaration(piece: bytes) -> bytes:
         if b" stale " in piece:
             proxy.replies.hold()
         return piece
 
-    proxy.replies.alter = after_the_news
+    proxy.replies.alter = after_the_declaration
     renew_now(a.home)
     c = await soon(elsewhere(name, short, url=redis_url).acquire())
 
@@ -297,9 +300,7 @@ async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(
 async def test_a_lease_made_longer_keeps_no_dead_holder_for_longer(
     name: str, redis_url: str, puppet: Callable[..., Puppet], slack: Slack
 ) -> None:
-    """L1: what was promised under the short lease ends when it was to end, though a long one is
-    declared now.
-    """
+    """L1: a promise under the short lease ends at its time, though a long lease is declared now."""
     short = Concurrency(1, lease=0.4)
     dead = puppet(short, pace="calm")
     await dead.hears("acquire a", until="a asks")
@@ -313,11 +314,11 @@ async def test_a_lease_made_longer_keeps_no_dead_holder_for_longer(
     assert await permit.arelease()
 
 
-async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nobody(
+async def test_no_caller_has_an_error_when_a_held_concurrency_limit_is_dropped(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L5, review R4: the holder's renewals go on at their pace: no error for anybody, and no busy
-    loop.
+    """L5, review R4: the holder goes on to renew at its pace. No caller has an error, and no loop
+    is busy.
     """
     rate = Rate(10_000, per=1)
     limiter = Limiter(name, Concurrency(5, lease=0.06), rate, store=redis_url)
@@ -343,11 +344,11 @@ async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nob
 
 
 @pytest.mark.parametrize("by_itself", [True, pytest.param(False, marks=pytest.mark.proof)])
-async def test_who_holds_when_concurrency_is_dropped_is_renewed_and_counted_when_it_comes_back(
+async def test_a_holder_of_a_dropped_concurrency_limit_renews_and_counts_when_the_limit_is_back(
     name: str, redis_url: str, admin: Redis, by_itself: bool
 ) -> None:
-    """S1, S2: a permit keeps its lease while no limit counts it, so whoever holds it still does
-    when one counts it again.
+    """S1, S2: a permit keeps its lease while no limit counts it, so its holder still has it when a
+    limit counts it again.
     """
     one = Concurrency(1, lease=LEASE)
     limiter, other = (elsewhere(name, one, url=redis_url) for _ in range(2))
@@ -372,8 +373,8 @@ async def test_who_holds_when_concurrency_is_dropped_is_renewed_and_counted_when
 async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S8: held under a lease of ten minutes when the limit is dropped: the keys outlive each
-    renewal.
+    """S8: given a permit under a lease of ten minutes, when the limit is dropped, then the keys
+    outlive each renewal.
     """
     clock = ServerClock(monkeypatch)
     limiter = Limiter(name, Concurrency(1, lease=600.0), store=redis_url)
@@ -394,8 +395,8 @@ async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
 async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(
     name: str, redis_url: str
 ) -> None:
-    """S1, S2: given one who waits under a rate, when another adds a concurrency limit, then what it
-    is granted is renewed.
+    """S1, S2: given a waiter under a rate, when another process adds a concurrency limit, then its
+    permit is renewed.
     """
     slow, one = Rate(1, per=1000), Concurrency(1, lease=LEASE)
     client = client_of_its_own(redis_url)
@@ -417,15 +418,13 @@ async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(
     assert await permit.arelease()
 
 
-async def test_limits_declared_while_a_call_is_on_its_way_are_declared(
+async def test_limits_declared_while_a_call_is_in_flight_reach_the_server(
     name: str, proxy: Proxy
 ) -> None:
-    """Configuration travels, review R5: the last declaration wins, whatever was on its way when it
-    was made.
-    """
+    """Configuration travels, review R5: the last declaration wins, also over a call in flight."""
     await Limiter(
         f"{name}-other", Concurrency(1), store=proxy.url
-    ).astatus()  # the connection is there
+    ).astatus()  # now the connection is there
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
     proxy.replies.hold()
     seen = len(proxy.replies.seen)
@@ -442,11 +441,11 @@ async def test_limits_declared_while_a_call_is_on_its_way_are_declared(
     assert [await permit.arelease() for permit in permits] == [True, True]
 
 
-async def test_who_leaves_releases_what_it_entered_with_and_nothing_else(
+async def test_a_caller_that_leaves_releases_only_the_permit_that_it_entered_with(
     name: str, redis_url: str
 ) -> None:
-    """S1, S4, review f8: one entered when there was nothing to hold; its leaving takes no permit
-    from one that came later.
+    """S1, S4, review f8: a caller entered when there was no permit to hold. Its leaving takes no
+    permit from a later caller.
     """
     rate = Rate(10_000, per=1)
     early, late = Limiter(name, rate, store=redis_url), []

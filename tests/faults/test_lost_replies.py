@@ -1,4 +1,4 @@
-"""Calls of which only the server knows that they were run: done once all the same, and nothing is
+"""Calls that the server has run, as only the server knows: each takes effect once, and no permit is
 lost by them (promise 4).
 
 F2, F21, F23, F24, F25: replies lost, cut short, late or another's; calls that arrive twice or after
@@ -43,8 +43,8 @@ async def under_way(way: Way) -> None:
 async def test_an_acquire_whose_reply_is_lost_is_granted_and_charged_once(
     name: str, proxy: Proxy, redis_url: str, lost: int
 ) -> None:
-    """S3, T10, F24: given a free place, when the reply is lost, then the caller has one permit, and
-    one was counted.
+    """S3, T10, F24: given a free permit, when the reply is lost, then the caller has one permit,
+    and the server has counted one.
     """
     limits = Concurrency(3), TOKENS
     limiter = await ready(Limiter(name, *limits, store=proxy.url))
@@ -58,10 +58,12 @@ async def test_an_acquire_whose_reply_is_lost_is_granted_and_charged_once(
     assert used(await limiter.astatus()) == [0, 10]
 
 
-async def test_a_release_whose_reply_is_lost_frees_one_place(
+async def test_a_release_whose_reply_is_lost_frees_one_permit(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S4, T10, F24: the release is sent twice, and who came in between keeps the place."""
+    """S4, T10, F24: the process sends the release twice, and a caller that came in between keeps
+    the permit.
+    """
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     other = elsewhere(name, Concurrency(1), url=redis_url)
     permit = await limiter.acquire()
@@ -80,11 +82,11 @@ async def test_a_release_whose_reply_is_lost_frees_one_place(
 
 
 @pytest.mark.proof
-async def test_a_release_that_could_not_be_told_arrives_later(
+async def test_a_release_during_an_outage_arrives_later(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S7, L5, review f5: `arelease` raises StoreError while the server is away; the place is back
-    soon after it is there again.
+    """S7, L5, review f5: `arelease` raises StoreError while the server is away. The permit is free
+    soon after the server is back.
     """
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     permit = await limiter.acquire()
@@ -100,11 +102,11 @@ async def test_a_release_that_could_not_be_told_arrives_later(
 
 @pytest.mark.proof
 @pytest.mark.parametrize("actual", [60, 2], ids=["more", "less"])
-async def test_what_was_really_used_is_settled_once(
+async def test_a_settlement_whose_replies_are_lost_takes_effect_once(
     name: str, proxy: Proxy, redis_url: str, actual: int
 ) -> None:
-    """T10, F24, review R2: all replies are lost until the call is given up; when the server is
-    back, it was run once.
+    """T10, F24, review R2: all replies are lost until the process gives up the call. When the
+    server is back, the call took effect once.
     """
     limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
     permit = await limiter.acquire(tokens=10)
@@ -117,7 +119,7 @@ async def test_what_was_really_used_is_settled_once(
     assert used(await once_back(limiter.astatus)) == [
         1,
         actual,
-    ]  # asked behind it, in the same lane
+    ]  # asked behind it, in the same session
     assert used(await elsewhere(name, Concurrency(1), TOKENS, url=redis_url).astatus()) == [
         1,
         actual,
@@ -129,11 +131,11 @@ async def test_what_was_really_used_is_settled_once(
 @pytest.mark.parametrize(
     "limit", [Rate(100, per=AGES), Window(100, per=AGES)], ids=["rate", "window"]
 )
-async def test_a_booking_is_given_back_once(
+async def test_a_reservation_is_given_back_once(
     name: str, proxy: Proxy, redis_url: str, limit: Rate | Window
 ) -> None:
-    """T5, T10, F2, review R2: cancelled while its grant is on the way back; then the replies to the
-    cancel are lost.
+    """T5, T10, F2, review R2: the caller is cancelled while its grant is on the way back. Then the
+    replies to the cancel are lost.
     """
     limiter = await ready(Limiter(name, limit, store=proxy.url))
     await limiter.acquire(49)
@@ -144,7 +146,7 @@ async def test_a_booking_is_given_back_once(
     caller.cancel()
     await asyncio.wait([caller])
     proxy.replies.lose(1_000_000)
-    proxy.replies.resume()  # the grant arrives, and what follows does not
+    proxy.replies.resume()  # the grant arrives, and later replies do not
     await eventually(lambda: proxy.replies.lost >= 7)
     assert any(b"cancel" in piece for piece in proxy.requests.seen)
     proxy.replies.lose(0)
@@ -156,8 +158,8 @@ async def test_a_booking_is_given_back_once(
 async def test_a_call_of_unknown_outcome_raises_and_is_undone(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """F24, S7: the caller is told StoreError; what it may have been granted is back, rates too,
-    once the server answers.
+    """F24, S7: the caller has a StoreError. A grant that it does not know of is returned once the
+    server answers, tokens too.
     """
     limits = Concurrency(2), TOKENS
     limiter = await ready(Limiter(name, *limits, store=proxy.url))
@@ -169,15 +171,15 @@ async def test_a_call_of_unknown_outcome_raises_and_is_undone(
     assert used(await other.astatus()) == [1, 10]
     proxy.replies.lose(0)
 
-    await until(lambda status: used(status) == [0, 0], other)  # nobody has to ask for it
+    await until(lambda status: used(status) == [0, 0], other)  # no caller has to ask for it
 
 
 @pytest.mark.proof
 async def test_waiters_of_unknown_outcome_leave_the_queue(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """F24, L6: they stood in the queue, or had just asked, when the server was lost; once it is
-    back only others do.
+    """F24, L6: callers stood in the queue, or had just asked, when the server was lost. Once it is
+    back, only others stand there.
     """
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     other = elsewhere(name, Concurrency(1), url=redis_url)
@@ -200,14 +202,14 @@ async def test_waiters_of_unknown_outcome_leave_the_queue(
 
 
 @pytest.mark.proof
-async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
+async def test_waiters_of_a_lost_server_leave_its_queue_when_it_is_back(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L3, L5, S9, F24, review R9: more waiters than one call may cancel; who asks when the server
-    is back is not behind them.
+    """L3, L5, S9, F24, review R9: one call cannot cancel so many waiters. A caller that asks when
+    the server is back does not stand behind them.
 
-    S7: one of them may be granted the place before the server hears that they are gone: then it is
-    given back.
+    S7: the server may grant one of them before it learns that they have left. That permit is given
+    back.
     """
     limit = Concurrency(1, lease=30.0)
     monkeypatch.setattr(traffic, "MOST", 100)
@@ -217,12 +219,12 @@ async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
     limiter = await ready(Limiter(name, limit, store=proxy.url))
     other = elsewhere(name, limit, url=redis_url)
     holder = await other.acquire()
-    crowd = [asyncio.create_task(enter(limiter)) for _ in range(3000)]
-    await waiting(other, len(crowd))
+    many_waiters = [asyncio.create_task(enter(limiter)) for _ in range(3000)]
+    await waiting(other, len(many_waiters))
 
     proxy.refuses = True
     proxy.reset()
-    errors = await asyncio.gather(*crowd, return_exceptions=True)
+    errors = await asyncio.gather(*many_waiters, return_exceptions=True)
     assert {type(error) for error in errors} == {StoreError}
     proxy.refuses = False
     later = asyncio.create_task(once_back(lambda: enter(limiter)))
@@ -233,25 +235,25 @@ async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
 
 
 async def listening(name: str, proxy: Proxy) -> None:
-    """Somebody on this connection has waited, under another name, so announcements are
-    listened to.
+    """Let a caller wait on this connection under another name, so that the process is
+    subscribed.
     """
     limiter = await ready(Limiter(f"{name}-ears", Concurrency(1), store=proxy.url))
     async with limiter:
         waiter = asyncio.create_task(enter(limiter))
         await waiting(limiter, 1)
-        await eventually(lambda: proxy.announcements.seen)
+        await eventually(lambda: proxy.notifications.seen)
         waiter.cancel()
         await waiting(limiter, 0)
     await at_rest(limiter)
 
 
 @pytest.mark.parametrize("how", ["late", "lost"])
-async def test_a_reply_that_says_wait_after_the_grant_was_announced_takes_nothing_away(
+async def test_a_late_reply_to_wait_takes_no_permit_from_a_caller_that_a_notification_granted(
     name: str, proxy: Proxy, redis_url: str, how: str
 ) -> None:
-    """S1, S2, review R1: the announcement is faster than the reply; who is inside stays inside,
-    alone.
+    """S1, S2, review R1: the notification is faster than the reply. The caller that entered stays
+    inside, alone.
     """
     await listening(name, proxy)
     limiter, other = (
@@ -278,13 +280,13 @@ async def test_a_reply_that_says_wait_after_the_grant_was_announced_takes_nothin
     assert await permit.arelease()
 
 
-async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_lease(
+async def test_a_permit_notified_before_the_first_reply_is_valid_for_one_lease(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S2, review R1: nothing is known of the server's clock yet, and still the permit is lost when
-    its lease ends.
+    """S2, review R1: the process does not know the server's clock yet, and still the permit is lost
+    when its lease ends.
     """
-    lease = 3.0  # the holder keeps its place until the other one waits, though the machine stalls
+    lease = 3.0  # the holder keeps its permit until the other one waits, though the machine stalls
     await listening(name, proxy)
     other = elsewhere(name, Concurrency(1, lease=lease), url=redis_url)
     holder = await other.acquire()
@@ -299,14 +301,14 @@ async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_leas
 
     assert await believed_until(permit) - sent <= lease + 0.1
     proxy.resume()
-    await (
-        permit.arelease()
-    )  # the server counts from the grant, and may know of it for a little longer
+    await permit.arelease()  # the server counts from the grant, and may hold it for a little longer
     await at_rest(other)
 
 
 async def test_a_reply_that_is_cut_short_is_no_reply(name: str, proxy: Proxy) -> None:
-    """F21, F23: half of a reply, then an RST: the call is sent again, and answered whole."""
+    """F21, F23: half of a reply arrives, then an RST. The process sends the call again, and has a
+    whole answer.
+    """
     limiter = await ready(Limiter(name, Concurrency(3), TOKENS, store=proxy.url))
     for stump in (1, 9, 60):
         proxy.replies.lose(1, stump)
@@ -320,8 +322,8 @@ async def test_a_reply_that_is_cut_short_is_no_reply(name: str, proxy: Proxy) ->
 async def test_replies_that_come_byte_by_byte_are_read(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """F23: on both connections, and announcements too."""
-    proxy.replies.single_bytes = proxy.announcements.single_bytes = proxy.rest.single_bytes = True
+    """F23: on both connections, and notifications too."""
+    proxy.replies.single_bytes = proxy.notifications.single_bytes = proxy.rest.single_bytes = True
     limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
     other = elsewhere(name, Concurrency(1), TOKENS, url=redis_url)
 
@@ -334,10 +336,10 @@ async def test_replies_that_come_byte_by_byte_are_read(
     assert used(await limiter.astatus()) == [0, 3]
 
 
-async def test_whatever_is_delivered_again_changes_nothing(
+async def test_calls_that_arrive_again_change_nothing(
     name: str, proxy: Proxy, redis_url: str, admin: Redis
 ) -> None:
-    """S3, S4, T10, F25: a whole story is over; every call of it arrives again, in order, backwards,
+    """S3, S4, T10, F25: after a whole scenario every call of it arrives again: in order, backwards,
     and each one twice.
     """
     limits = Concurrency(2), TOKENS, Window(500, per=AGES, unit="bytes")
@@ -384,7 +386,7 @@ async def test_a_reply_that_belongs_to_another_call_is_an_error(
 ) -> None:
     """Fact 3: a reply names its call.
 
-    One that names another is believed by nobody, and its connection is given up.
+    A reply that names another call is ignored, and its connection is given up.
     """
     limiter = await ready(Limiter(name, Concurrency(2), TOKENS, store=proxy.url))
     met = proxy.met
@@ -405,11 +407,11 @@ async def test_a_reply_that_belongs_to_another_call_is_an_error(
 
 
 @pytest.mark.parametrize("on_the_way", ["requests", "replies"])
-async def test_who_gives_up_while_the_call_is_on_its_way_leaves_nothing(
+async def test_a_caller_that_gives_up_while_its_call_is_in_flight_holds_nothing(
     name: str, proxy: Proxy, on_the_way: str
 ) -> None:
-    """L4, S7, F2: the cancelled caller returns at once; what the server has granted it since is
-    back soon after.
+    """L4, S7, F2: the cancelled caller returns at once. A grant of the server that comes later is
+    given back soon after.
     """
     limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
     way = getattr(proxy, on_the_way)
@@ -427,7 +429,7 @@ async def test_who_gives_up_while_the_call_is_on_its_way_leaves_nothing(
 
 
 def visit(limiter: Limiter) -> None:
-    """In and out, and on: nothing is on its way any more."""
+    """Enter and leave, and wait until no call is in flight."""
     with limiter:
         pass
     limiter.status()

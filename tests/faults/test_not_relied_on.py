@@ -1,5 +1,5 @@
-"""What headgate does without: blocking commands, events of the keyspace, and the settings of a
-client (F31, F50, F52).
+"""Features that headgate does not rely on: blocking commands, events of the keyspace, and the
+settings of a client (F31, F50, F52).
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-async def test_nobody_blocks_at_the_server(name: str, own_server: Server, own_admin: Redis) -> None:
-    """F52, F27: while twenty wait no connection is blocked; whoever is let in, nothing was popped
-    that could be lost on its way.
+async def test_no_connection_blocks_at_the_server(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
+    """F52, F27: while twenty callers wait, no connection is blocked. No grant comes from a pop,
+    which could be lost on its way.
     """
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await limiter.acquire()
@@ -56,11 +58,11 @@ async def test_nobody_blocks_at_the_server(name: str, own_server: Server, own_ad
     assert not ran & BLOCKING
 
 
-async def test_nobody_listens_for_keys_that_expire(
+async def test_no_process_subscribes_to_expiring_keys(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F50: events of the keyspace are switched off, as they are by default, and nobody asks for
-    them: one channel, ours.
+    """F50: events of the keyspace are switched off, as they are by default. No process subscribes
+    to them, and there is one channel, headgate's.
     """
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await limiter.acquire()
@@ -82,8 +84,8 @@ async def test_nobody_listens_for_keys_that_expire(
 async def test_a_clients_settings_change_nothing(
     name: str, redis_server: Server, kind: Any, settings: dict[str, Any]
 ) -> None:
-    """F31, S1: RESP 2 or 3, decoded or not, impatient or not: whatever a client does with its
-    replies, ours are read alike.
+    """F31, S1: RESP 2 or 3, decoded or not, impatient or not: headgate reads its replies alike
+    under all settings of a client.
     """
     limiter = Limiter(name, Concurrency(1), store=kind(port=redis_server.port, **settings))
 

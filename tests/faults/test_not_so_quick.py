@@ -1,5 +1,5 @@
-"""A lone acquire asks the quick script first; when that is not enough, the whole one is asked for
-the same, and no more.
+"""A lone acquire asks the fast script first. When that is not enough, the process asks the whole
+script for the same, and no more.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ MINUTE = 60_000_000  # microseconds
 TOKENS = 5 * MINUTE  # a cost, taken for the microseconds of a wait, would be more than a minute
 
 
-async def test_it_does_not_declare(name: str, redis_url: str) -> None:
-    """S1: given limits that somebody else has declared since, when a limiter with the former ones
-    asks, then they hold for it.
+async def test_the_fast_script_does_not_declare(name: str, redis_url: str) -> None:
+    """S1: given limits that another process has declared since, when a limiter with the former
+    limits acquires, then the new limits hold for it.
     """
     limiter, other = (
         elsewhere(name, Concurrency(10), url=redis_url),
@@ -32,11 +32,13 @@ async def test_it_does_not_declare(name: str, redis_url: str) -> None:
     assert (await limiter.astatus()).limits[0].capacity == 2
 
 
-async def test_it_books_no_further_ahead_than_any_other(name: str, redis_url: str) -> None:
+async def test_the_call_after_the_fast_script_reserves_no_further_ahead_than_any_other(
+    name: str, redis_url: str
+) -> None:
     """T5: a waiter behind a large cost moves forward when that cost is cancelled.
 
-    Nothing is booked for the large cost a minute ahead: the whole call after the quick one names
-    the horizon, and not the cost.
+    The large cost gets no reservation a minute ahead: the whole call after the fast one names the
+    horizon, and not the cost.
     """
     full = Rate(TOKENS, per=MINUTE / 1_000_000, unit="tokens")
     limiter, other = elsewhere(name, full, url=redis_url), elsewhere(name, full, url=redis_url)
@@ -54,11 +56,11 @@ async def test_it_books_no_further_ahead_than_any_other(name: str, redis_url: st
     )  # after 60 ms of the bucket; behind the first it would wait for more than a minute
 
 
-async def test_who_was_turned_away_asks_properly_at_once(
+async def test_a_caller_that_was_refused_makes_the_whole_call_at_once(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """Given a permit of another process that was asked for in vain, when it is asked for again,
-    then by one call and not by two.
+    """Given a permit that another process holds and a caller tried in vain, when the caller tries
+    again, then that is a single call.
     """
     limiter, other = (
         elsewhere(name, Concurrency(1), url=redis_url),
@@ -75,11 +77,11 @@ async def test_who_was_turned_away_asks_properly_at_once(
     await held.arelease()
 
 
-async def test_who_had_to_wait_asks_properly_at_once(
+async def test_a_caller_that_has_waited_makes_the_whole_call_at_once(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """Given one who has waited for another process' permit, and gave it back, when it asks for it
-    again, then by one call.
+    """Given a caller that has waited for another process's permit and released it, when it acquires
+    again, then that is one call.
     """
     limiter, other = (
         elsewhere(name, Concurrency(1), url=redis_url),
@@ -101,7 +103,7 @@ async def test_who_had_to_wait_asks_properly_at_once(
 
 
 async def queued(limiter: Limiter) -> asyncio.Task[Permit]:
-    """One who asks, once it knows that it has to wait."""
+    """A task that acquires, once it knows that it has to wait."""
     queues = asyncio.Event()
     caller = asyncio.create_task(waited(limiter, queues))
     await soon(queues.wait())

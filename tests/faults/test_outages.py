@@ -1,5 +1,5 @@
-"""A store that was there before and is away: how long an acquire looks for it, and what the log
-says.
+"""A store that the process has reached before and that is away: how long an acquire looks for it,
+and the lines in the log.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def test_an_acquire_that_does_not_retry_fails_while_others_wait_for_the_se
     await once_back(lambda: visit(hasty))
 
 
-async def test_callers_of_one_name_retry_each_for_as_long_as_it_was_told(
+async def test_each_caller_of_a_name_retries_for_its_own_retry_for(
     name: str, own_server: Server
 ) -> None:
     patient = Limiter(name, Concurrency(2), store=own_server.url)
@@ -81,8 +81,8 @@ async def test_callers_of_one_name_retry_each_for_as_long_as_it_was_told(
 async def test_an_acquire_can_retry_for_longer(
     name: str, own_server: Server, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given one that looks for the server as long as usual, and fails, then another one, that looks
-    longer, finds it again.
+    """Given one acquire that looks for the server as long as usual, and fails, then another one
+    that looks longer finds it again.
     """
     usual = elsewhere(f"{name}-usual", Concurrency(1), url=own_server.url)
     patient = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
@@ -104,7 +104,7 @@ async def test_an_acquire_can_retry_for_longer(
 async def test_a_waiter_that_retries_for_longer_waits_on_when_the_server_is_back(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has forgotten all, so the waiter is the first of those who come."""
+    """The server has forgotten all, so the waiter is the first in the queue."""
     usual = elsewhere(f"{name}-usual", Concurrency(1), url=own_server.url)
     patient = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
     await soon(visit(usual))
@@ -124,12 +124,12 @@ async def test_a_waiter_that_retries_for_longer_waits_on_when_the_server_is_back
     await at_rest(patient)
 
 
-# What the log says --------------------------------------------------------------------------------
+# The log ------------------------------------------------------------------------------------------
 
 
-def told(caplog: pytest.LogCaptureFixture, port: int) -> list[str]:
-    """What headgate has logged of the server at `port`; an outage of a test before this one may end
-    only now.
+def logged(caplog: pytest.LogCaptureFixture, port: int) -> list[str]:
+    """The lines that headgate has logged of the server at `port`. An outage of an earlier test may
+    end only now.
     """
     assert logs.flush()
     messages = [record.getMessage() for record in caplog.records]
@@ -138,7 +138,7 @@ def told(caplog: pytest.LogCaptureFixture, port: int) -> list[str]:
 
 @pytest.fixture
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that answers is said to be back sooner."""
+    """The log says sooner that a server that answers is back."""
     monkeypatch.setattr(outages, "CALM", 0.05)
 
 
@@ -147,7 +147,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     name: str, own_server: Server, ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once each, whatever number of limiters, keys, tasks and threads finds it out."""
+    """Once each, though several limiters, keys, tasks and threads find it out."""
     limiters = [
         Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url, retry_for=0)
         for number in range(3)
@@ -162,7 +162,7 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
             with pytest.raises(StoreError):
                 await soon(way(limiter))
 
-    (said,) = told(caplog, own_server.port)
+    (said,) = logged(caplog, own_server.port)
     assert said.startswith(f"The Redis server at 127.0.0.1:{own_server.port}/0 cannot be asked")
     assert said.endswith("Acquires raise StoreError until it answers again.")
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
@@ -170,10 +170,10 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     own_server.start()
     for limiter in limiters:
         await once_back(lambda limiter=limiter: visit(limiter))
-    await eventually(lambda: len(told(caplog, own_server.port)) == 2)
+    await eventually(lambda: len(logged(caplog, own_server.port)) == 2)
     assert (
         f"The Redis server at 127.0.0.1:{own_server.port}/0 answers again, after "
-        in told(caplog, own_server.port)[1]
+        in logged(caplog, own_server.port)[1]
     )
 
 
@@ -185,19 +185,19 @@ async def test_each_outage_is_logged(
     for number in range(1, 3):
         await once_back(lambda: visit(limiter))
         await eventually(
-            lambda number=number: len(told(caplog, own_server.port)) == 2 * (number - 1)
+            lambda number=number: len(logged(caplog, own_server.port)) == 2 * (number - 1)
         )
         own_server.kill()
         with pytest.raises(StoreError):
             await soon(limiter.acquire())
-        assert len(told(caplog, own_server.port)) == 2 * number - 1
+        assert len(logged(caplog, own_server.port)) == 2 * number - 1
         own_server.start()
 
 
 async def test_a_server_that_fails_again_at_once_is_not_logged_twice(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that flaps fills no log."""
+    """A flapping server does not fill the log."""
     monkeypatch.setattr(outages, "CALM", 60.0)
     limiter = Limiter(name, Concurrency(1), store=own_server.url, retry_for=0)
     for _ in range(3):
@@ -207,7 +207,7 @@ async def test_a_server_that_fails_again_at_once_is_not_logged_twice(
             await soon(limiter.acquire())
         own_server.start()
 
-    assert len(told(caplog, own_server.port)) == 1
+    assert len(logged(caplog, own_server.port)) == 1
 
 
 @pytest.mark.usefixtures("calm")
@@ -219,10 +219,10 @@ async def test_a_server_that_was_never_there_is_logged_once(
         with pytest.raises(StoreError):
             await soon(way(limiter))
 
-    assert len(told(caplog, 1)) == 1
+    assert len(logged(caplog, 1)) == 1
 
 
-async def test_an_acquire_that_passes_without_the_store_does_not_say_that_it_raises(
+async def test_the_log_of_an_acquire_that_passes_without_the_store_does_not_say_that_it_raises(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     limiter = Limiter(
@@ -233,6 +233,6 @@ async def test_an_acquire_that_passes_without_the_store_does_not_say_that_it_rai
 
     await soon(visit(limiter))
 
-    (said,) = told(caplog, own_server.port)
+    (said,) = logged(caplog, own_server.port)
     assert "goes without its store" in said
     assert "raise StoreError" not in said

@@ -38,8 +38,8 @@ def alerts(process: Running) -> int:
 
 
 def test_a_logging_handler_can_ask_a_limiter(name: str, evicting: str) -> None:
-    """L5: given a server that headgate warns of, when the handler of the warning asks a limiter,
-    then it is answered, and no caller waits for the handler.
+    """L5: given a server that headgate warns of, when the warning's handler calls a limiter, then
+    the limiter answers. No caller waits for the handler.
     """
     with running("alerting", evicting, name, "raise") as process:
         assert process.line() == "ready"
@@ -52,8 +52,8 @@ def test_a_logging_handler_can_ask_a_limiter(name: str, evicting: str) -> None:
 def test_a_logging_handler_can_ask_a_limiter_when_a_server_goes_and_returns(
     name: str, own_server: Server
 ) -> None:
-    """L5: with on_store_error="open", the lines "goes without its store" and "is back" are handled
-    while the server is away.
+    """L5: with on_store_error="open", the handler gets the lines "goes without its store" and "is
+    back" while the server is away.
     """
     with running("alerting", own_server.user_url, name, "open") as process:
         assert process.line() == "ready"
@@ -68,7 +68,7 @@ def test_a_logging_handler_can_ask_a_limiter_when_a_server_goes_and_returns(
 
 
 def in_the_portal(act: Callable[[], Any]) -> Any:
-    """What `act` returns or raises there."""
+    """The result or the error of `act` in that thread."""
     outcomes: SimpleQueue[Any] = SimpleQueue()
 
     def run() -> None:
@@ -93,7 +93,7 @@ CALLS: dict[str, Callable[[Limiter], Any]] = {
 def test_a_call_in_the_thread_that_would_answer_it_is_refused(
     name: str, redis_url: str, call: str
 ) -> None:
-    """L5: a finalizer that the collector runs there, say, learns at once that it cannot wait."""
+    """L5: a finalizer, say, that the collector runs there learns at once that it cannot wait."""
     error = in_the_portal(lambda: CALLS[call](Limiter(name, Concurrency(1), store=redis_url)))
     assert isinstance(error, StoreError)
     assert error.reason == "thread"
@@ -101,7 +101,9 @@ def test_a_call_in_the_thread_that_would_answer_it_is_refused(
 
 
 @pytest.mark.parametrize("call", ["acquire_sync", "try_acquire"])
-def test_on_store_error_decides_about_such_a_call(name: str, redis_url: str, call: str) -> None:
+def test_on_store_error_decides_about_a_call_in_the_thread_that_would_answer_it(
+    name: str, redis_url: str, call: str
+) -> None:
     open_limiter = Limiter(name, Concurrency(1), store=redis_url, on_store_error="open")
     assert isinstance(in_the_portal(lambda: CALLS[call](open_limiter)), Permit)
 
@@ -115,7 +117,7 @@ def test_on_store_error_decides_about_such_a_call(name: str, redis_url: str, cal
     permit.release()
 
 
-def test_a_call_that_says_something_is_never_refused(name: str, redis_url: str) -> None:
+def test_a_call_that_waits_for_no_answer_is_never_refused(name: str, redis_url: str) -> None:
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     permit = limiter.acquire_sync()
     assert (
@@ -136,8 +138,8 @@ def test_a_call_that_says_something_is_never_refused(name: str, redis_url: str) 
 def test_a_finalizer_can_use_a_limiter_wherever_the_collector_runs_it(
     name: str, redis_url: str
 ) -> None:
-    """L5: given garbage whose `__del__` asks a limiter, when the collector finds it in headgate's
-    own thread, then that one call is refused, and all others are answered.
+    """L5: given garbage whose `__del__` calls a limiter, when the collector finds it in headgate's
+    own thread, then only that call is refused.
     """
     limiter, outcomes = Limiter(name, Concurrency(1), store=redis_url), []
 
@@ -162,7 +164,9 @@ def test_a_finalizer_can_use_a_limiter_wherever_the_collector_runs_it(
 def test_a_signal_handler_can_wait_for_an_answer_in_the_middle_of_an_update(
     name: str, redis_url: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5: whoever answers it must not wait for the code that it has interrupted."""
+    """L5: the thread that answers the handler must not wait for the code that the handler has
+    interrupted.
+    """
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     with limiter:
         pass
@@ -187,7 +191,7 @@ def test_a_signal_handler_can_wait_for_an_answer_in_the_middle_of_an_update(
 
 
 def test_a_credential_provider_can_ask_a_limiter(name: str, own_server: Server) -> None:
-    """L5: the connection that wants to know the password must not wait for itself."""
+    """L5: the connection that asks for the password must not wait for itself."""
     tokens = Limiter(f"{name}-tokens", Concurrency(5), store=own_server.user_url)
     login = redis.connection.parse_url(own_server.user_url)
 

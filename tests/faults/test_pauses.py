@@ -1,8 +1,8 @@
-"""A link that has to wait before it goes on: it loses no call in a pause, lives through whatever
-connecting brings, and breathes.
+"""A client that has to wait before it goes on: it loses no call in a pause, survives every error of
+connecting, and pauses for longer and longer.
 
-F28, F29, F35. What comes in the way may be a user's own: a credential_provider raises what it
-likes, cancellations included.
+F28, F29, F35. The error may come from the user's own code: a credential_provider may raise any
+error, cancellations included.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TEN = Rate(10, per=10_000_000, unit="tokens")  # no token comes back within a te
 
 
 class Moody(CredentialProvider):
-    """Knows the password, and raises what it has in mind before it says so."""
+    """Knows the password, and raises the errors in `moods` before it returns it."""
 
     def __init__(self) -> None:
         self.moods: list[BaseException] = []
@@ -56,7 +56,7 @@ def with_moods(moody: Moody, port: int) -> Any:
     return redis.asyncio.Redis(port=port, credential_provider=moody)
 
 
-def link_of(limiter: Limiter) -> Client:
+def client_of(limiter: Limiter) -> Client:
     return session_of(limiter).client
 
 
@@ -64,7 +64,7 @@ PONG = b"+PONG\r\n"
 
 
 def refuse_once(proxy: Proxy, refusal: bytes, words: bytes = b"") -> None:
-    """The next request that has these words is not run, and its reply is `refusal`.
+    """The server does not run the next request that has these words, and its reply is `refusal`.
 
     A PING may come before it in one write.
     """
@@ -99,11 +99,11 @@ class Longest:
         return most
 
 
-async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
+async def test_a_release_in_a_pause_arrives_though_the_loop_ends(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7, F35: given a release that a loading server has put off, when the loop ends just then, it
-    is sent all the same.
+    """S7, F35: given a release that a loading server has put off, when the loop ends just then,
+    then it is still sent.
     """
     monkeypatch.setattr(tasks, "JITTER", Longest())
     monkeypatch.setattr(
@@ -111,9 +111,9 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
     )  # a pause of half a second: the end of a loop waits for longer
     hold, held = Node._postpone, list[Call]()
 
-    def put_off(peer: Node, call: Call, refusal: str) -> None:
+    def put_off(node: Node, call: Call, refusal: str) -> None:
         held.append(call)
-        hold(peer, call, refusal)
+        hold(node, call, refusal)
 
     monkeypatch.setattr(Node, "_postpone", put_off)
 
@@ -129,19 +129,19 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
     assert used(await elsewhere(name, Concurrency(1), url=redis_url).astatus()) == [0]
 
 
-# What a credential_provider raises ----------------------------------------------------------------
+# Errors of a credential_provider ------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(
+async def test_a_cancellation_from_a_credential_provider_ends_no_attempt_to_connect(
     name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F29: given connections that are lost, when a credential_provider is cancelled while we
-    connect, then we connect again.
+    """L5, F29: given lost connections, when a credential_provider is cancelled while the client
+    connects, then the client connects again.
     """
     monkeypatch.setattr(
         tasks, "BACKOFF", 0.001
-    )  # all attempts are made before the store is given up
+    )  # all attempts come before the process gives up the store
     moody = Moody()
     limiter = Limiter(
         name,
@@ -154,7 +154,7 @@ async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(
 
     moody.moods = [
         asyncio.CancelledError() for _ in range(4)
-    ]  # whoever connects: to call, to listen
+    ]  # for the connection for calls and the one for notifications
     proxy.reset()
 
     assert await soon(holder.arelease())
@@ -164,11 +164,11 @@ async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(
 
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError, KeyError, TimeoutError])
-async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
+async def test_a_client_looks_for_its_store_after_any_error_of_a_credential_provider(
     name: str, redis_server: Server, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F29: given a store that is away, when a provider raises this and that, then it is found
-    as soon as the provider knows.
+    """L5, F29: given a store that is away, when a provider raises errors, then the process finds
+    the store as soon as the provider answers.
     """
     monkeypatch.setattr(tasks, "BACKOFF", 0.001)
     moody = Moody()
@@ -179,7 +179,7 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
     inside = await soon(limiter.acquire())  # by the share
     assert not await soon(
         limiter.atry_acquire()
-    )  # it is looked for from here on, though nobody asks again
+    )  # the process looks for it from here on, without another call
     its = store_of(queue_of(limiter))._clients[asyncio.get_running_loop()]
     await eventually(lambda: not its.reconnection.unavailable)
 
@@ -192,12 +192,12 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
     await at_rest(limiter)
 
 
-async def test_a_cancellation_that_is_not_ours_has_nobody_listen_without_a_pause(
+async def test_after_a_cancelled_credential_provider_each_attempt_to_subscribe_follows_a_pause(
     name: str, redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F29: given a credential_provider that is cancelled whenever we connect to listen, however
-    often news are asked for, then each pause is twice the one before; and what is heard at last is
-    heard.
+    """L5, F29: given a credential_provider that is cancelled at each attempt to subscribe, then
+    each pause is twice the one before, however often callers look. The notifications arrive at
+    last.
     """
     breaths = Breaths()
     for module, word, value in (
@@ -221,11 +221,11 @@ async def test_a_cancellation_that_is_not_ours_has_nobody_listen_without_a_pause
     assert await (await soon(waiter)).arelease()
 
 
-async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
+async def test_a_client_without_the_right_to_subscribe_does_not_connect_again_for_each_waiter(
     name: str, own_proxy: Proxy, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S9, F29: given a user who may not subscribe, which is told when nobody waits any more, when
-    one after the other waits for a moment, then that is no connection each.
+    """S9, F29: given a user who may not subscribe, when callers wait one after another, then they
+    need no connection each. The refusal comes when no caller waits any more.
     """
     monkeypatch.setattr(tasks, "BACKOFF", 3600.0)
     monkeypatch.setattr(subscriber, "LONGEST", 3600.0)
@@ -234,8 +234,8 @@ async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
     )
     limiter = Limiter(name, Concurrency(1), store=as_user(own_proxy.url, "deaf"))
     permit = await limiter.acquire()
-    own_proxy.announcements.hold()
-    its = link_of(limiter)._subscriptions
+    own_proxy.notifications.hold()
+    its = client_of(limiter)._subscriptions
 
     async def wait_for_a_moment(former: Permit) -> Permit:
         waiter = asyncio.create_task(enter(limiter))
@@ -250,7 +250,7 @@ async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
         return await soon(waiter)
 
     permit = await wait_for_a_moment(permit)
-    own_proxy.announcements.resume()
+    own_proxy.notifications.resume()
     await eventually(lambda: all(task is not None and task.done() for task in its.tasks()))
     met = own_proxy.met
     for _ in range(5):
@@ -267,9 +267,9 @@ async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
 async def test_a_demoted_server_is_asked_less_and_less_often(
     name: str, own_server: Server, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F35, L5, S6: given a server that takes every connection and says READONLY to every call, then
-    each pause is twice the one before, up to the longest; and who waits is served when it may write
-    again.
+    """F35, L5, S6: given a server that takes every connection and answers READONLY to every call,
+    then each pause is twice the one before, up to the longest. A waiter is granted when the server
+    may write again.
     """
     breaths = Breaths()
     for module, word, value in (
@@ -296,17 +296,17 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     assert await (await soon(waiter)).arelease()
     assert (
         own_admin.info("stats")["total_connections_received"] <= len(breaths.taken) + 1
-    )  # and one to listen
+    )  # and one for notifications
     await at_rest(limiter)
 
 
-async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_less_and_less_often(
+async def test_many_backlogs_for_a_server_that_is_away_are_sent_together_and_less_and_less_often(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F35, S9: given a server that was never met, when many names owe it something, then they offer
-    it together, after pauses that
+    """F35, S9: given a server that no process has reached, when many names have a backlog for it,
+    then they send it together.
 
-    grow as those of one name do.
+    The pauses grow as those of one name do.
     """
     attempts: list[int] = []
 
@@ -320,21 +320,21 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
     nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
 
-    told = await soon(
+    outcomes = await soon(
         asyncio.gather(*(limiter.acquire() for limiter in limiters), return_exceptions=True)
     )
     await eventually(lambda: len(attempts) >= 6)
 
-    assert {type(each) for each in told} == {StoreError}
+    assert {type(each) for each in outcomes} == {StoreError}
     assert attempts[:6] == [1, 2, 3, 4, 5, 6]
     assert all(queue_of(limiter)._last._failed_offers >= 5 for limiter in limiters)
 
 
-async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
+async def test_a_backlog_is_sent_as_soon_as_another_name_finds_the_server_back(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7, L5: given a call of unknown outcome to a server that is gone, when another name finds it
-    back, then it hears of that.
+    """S7, L5: given a call of unknown outcome to a server that is gone, when another name finds the
+    server back, then the backlog is sent.
     """
     monkeypatch.setattr(reconnection, "OUTAGE", 0.2)
     store = client_of_its_own(own_server.user_url)
@@ -344,7 +344,9 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     await other.astatus()
     own_server.pause()
     asked = asyncio.create_task(enter(limiter))
-    await eventually(lambda: (lane := queue_of(limiter)._last) is not None and lane.traffic.sent)
+    await eventually(
+        lambda: (loop_session := queue_of(limiter)._last) is not None and loop_session.traffic.sent
+    )
     own_server.kill()
     monkeypatch.setattr(
         reconnection,
@@ -379,7 +381,7 @@ def is_busy(admin: Redis) -> bool:
 
 @contextlib.asynccontextmanager
 async def busy(admin: Redis, server: Server) -> AsyncIterator[None]:
-    """Somebody's endless script: all are refused."""
+    """An endless script, which makes the server refuse all calls."""
     admin.config_set("lua-time-limit", 1)
     script = asyncio.create_task(asyncio.to_thread(endless, server.port))
     await eventually(lambda: is_busy(admin))
@@ -394,11 +396,11 @@ def refusals(admin: Redis) -> int:
     return int(admin.info("errorstats").get("errorstat_BUSY", {}).get("count", 0))
 
 
-async def test_a_server_that_is_not_ready_is_asked_by_one_for_all(
+async def test_one_caller_asks_for_all_when_a_server_is_not_ready(
     name: str, own_server: Server, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F35, L5: given forty names at a server that refuses everybody, then one asks for all, with
-    pauses that grow; and all are served when it is ready.
+    """F35, L5: given forty names at a server that refuses all calls, then one asks for all, with
+    pauses that grow. All are served when the server is ready.
     """
     breaths = Breaths()
     for module, word, value in (
@@ -421,15 +423,15 @@ async def test_a_server_that_is_not_ready_is_asked_by_one_for_all(
             assert await permit.arelease()
 
     assert breaths.taken[:9] == [0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.02, 0.02, 0.02]
-    assert refusals(own_admin) <= len(limiters) + len(breaths.taken) + 1  # who saw that it is busy
+    assert refusals(own_admin) <= len(limiters) + len(breaths.taken) + 1  # or saw that it is busy
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_ready(
+async def test_each_caller_has_an_error_in_time_when_another_asks_a_server_that_is_not_ready(
     name: str, own_server: Server, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F35: given names whose turn does not come while a server refuses everybody, then all are
-    told when they have hoped for long enough, and by what words.
+    """L5, F35: given names whose turn does not come while a server refuses all calls, then all have
+    an error in time, with the server's words.
     """
     limiters = [
         Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(4)
@@ -442,9 +444,9 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
 
     async with busy(own_admin, own_server):
         callers = [asyncio.create_task(enter(limiter)) for limiter in limiters]
-        for told in await soon(asyncio.gather(*callers, return_exceptions=True)):
-            assert isinstance(told, StoreError)
-            assert "BUSY" in str(told)
+        for outcomes in await soon(asyncio.gather(*callers, return_exceptions=True)):
+            assert isinstance(outcomes, StoreError)
+            assert "BUSY" in str(outcomes)
 
     monkeypatch.setattr(tasks, "BACKOFF", 0.001)
     for limiter in limiters:
@@ -454,34 +456,34 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
 # A call that is refused ---------------------------------------------------------------------------
 
 
-def first_news_lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The announcements of grants from now on, of which nobody hears the first."""
-    heard, news = LoopSession.on_notification, []
+def first_notification_lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The notifications of grants from now on, of which the session does not get the first."""
+    on_notification, notifications = LoopSession.on_notification, []
 
-    def hears(lane: LoopSession, announcement: str) -> None:
-        if len(announcement.split()) > 3:  # it brings a grant
-            news.append(announcement)
-        if news != [announcement]:
-            heard(lane, announcement)
+    def hears(loop_session: LoopSession, notification: str) -> None:
+        if len(notification.split()) > 3:  # it brings a grant
+            notifications.append(notification)
+        if notifications != [notification]:
+            on_notification(loop_session, notification)
 
     monkeypatch.setattr(LoopSession, "on_notification", hears)
-    return news
+    return notifications
 
 
-async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
+async def test_a_notification_kept_for_a_refused_call_sends_no_second_call(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3, S7, F35: given news of one who has given up, kept for the reply on its way, when that is
-    a refusal and somebody comes in the same moment, then one call is sent and not two: its reply
-    belongs to it, and nothing is lost.
+    """S3, S7, F35: given a notification for a caller that has given up, kept for the reply in
+    flight. When that reply is a refusal and another caller comes in the same moment, then one call
+    is sent and not two. Its reply belongs to it, and no token is lost.
     """
     limiter, other = Limiter(name, TEN, store=proxy.url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
     callers = [asyncio.create_task(enter(limiter, tokens=1)) for _ in range(2)]
     await waiting(other, 2)
-    await eventually(lambda: proxy.announcements.seen)
-    lane, failed = session_of(limiter), Session.failed
-    come, news = asyncio.Event(), first_news_lost(monkeypatch)
+    await eventually(lambda: proxy.notifications.seen)
+    loop_session, failed = session_of(limiter), Session.failed
+    come, notifications = asyncio.Event(), first_notification_lost(monkeypatch)
 
     def fails_as_one_comes(its: Session, error: StoreError, now: float) -> None:
         come.set()
@@ -494,18 +496,18 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     monkeypatch.setattr(Session, "failed", fails_as_one_comes)
     await asyncio.gather(
         limiter.astatus(), limiter.astatus()
-    )  # so that what comes next waits for company
+    )  # so that the next request waits for company
     refuse_once(proxy, b"NOREPLICAS Not enough good replicas to write.")
     seen = len(proxy.replies.seen)
     proxy.replies.hold()
-    lane.look()
+    loop_session.look()
     await eventually(lambda: len(proxy.replies.seen) > seen)
     callers[1].cancel()
     await asyncio.wait(callers[1:])
     permit.settle(tokens=9)
-    await eventually(lambda: news)
+    await eventually(lambda: notifications)
     permit.settle(tokens=8)
-    await eventually(lambda: lane.machine._out_of_order)
+    await eventually(lambda: loop_session.machine._out_of_order)
 
     coming = asyncio.create_task(newcomer())
     met = proxy.met

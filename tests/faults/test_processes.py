@@ -1,5 +1,5 @@
-"""Processes that are killed, stopped or blocked, and processes that end: what they held and where
-they stood comes back.
+"""Processes that are killed, stopped or blocked, and processes that end: their permits and their
+places in the queue come back.
 
 F12, F13, F14, F54. Every process here is a real one; see programs/puppet.py.
 """
@@ -42,17 +42,17 @@ async def took(work: asyncio.Task[Permit]) -> tuple[Permit, float]:
 # Killed -------------------------------------------------------------------------------------------
 
 
-async def test_what_a_killed_process_held_is_back_within_a_lease(
+async def test_the_permits_of_a_killed_process_are_back_within_a_lease(
     name: str, redis_url: str, puppet: Puppets, slack: Slack
 ) -> None:
-    """L1, S7, F14: two permits held and one caller waiting; after kill -9 all three places in it go
-    to those who live.
+    """L1, S7, F14: given a process with two held permits and one waiter, when kill -9 ends it, then
+    callers of other processes get all three.
     """
     limit = Concurrency(2, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
-    for who in ("a", "b"):
-        await other.hears(f"acquire {who}", until=f"{who} asks")
-        await other.says(f"{who} inside")
+    for caller_name in ("a", "b"):
+        await other.hears(f"acquire {caller_name}", until=f"{caller_name} asks")
+        await other.says(f"{caller_name} inside")
     await other.hears("acquire c", until="c asks")
     alive = [asyncio.create_task(enter(limiter)) for _ in range(3)]
     await waiting(limiter, 4)
@@ -61,7 +61,7 @@ async def test_what_a_killed_process_held_is_back_within_a_lease(
     start = time.monotonic()
     first, second = [await soon(task) for task in alive[:2]]
 
-    # the dead waiter is granted a place, too, unless its session was found dead before
+    # the dead waiter is granted a permit, too, unless its session was found dead before
     assert time.monotonic() - start <= 2 * LEASE + slack()
     assert await first.arelease()
     assert await second.arelease()
@@ -74,8 +74,8 @@ async def test_what_a_killed_process_held_is_back_within_a_lease(
 async def test_a_killed_waiter_is_passed_over(
     name: str, redis_url: str, puppet: Puppets, place: int, slack: Slack
 ) -> None:
-    """L3, S6, F54: wherever it stood, those behind it go on when it has been silent for long, and
-    in order.
+    """L3, S6, F54: wherever it stood, the waiters behind it go on in order, once the process has
+    been silent for long.
     """
     limit = Concurrency(1, lease=60.0)
     limiter, other, order = Limiter(name, limit, store=redis_url), puppet(limit), []
@@ -107,11 +107,11 @@ async def test_a_killed_waiter_is_passed_over(
     assert used(await at_rest(limiter)) == [0]
 
 
-async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(
+async def test_a_permit_that_was_granted_to_a_dead_process_is_back_within_a_lease(
     name: str, redis_url: str, puppet: Puppets, slack: Slack
 ) -> None:
-    """L1, L3, F54: nobody knows yet that the head of the queue is dead: it is granted, and the next
-    one waits a lease for it.
+    """L1, L3, F54: the server does not know yet that the head of the queue is dead, and grants it.
+    The next waiter waits a lease for that permit.
     """
     lease = 2.5  # seconds: the holder's outlasts a stall
     limit = Concurrency(1, lease=lease)
@@ -130,15 +130,15 @@ async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(
 
 
 @pytest.mark.proof
-async def test_processes_that_die_at_work_never_let_one_too_many_in(
+async def test_the_capacity_holds_when_processes_die_at_work(
     name: str, redis_url: str, admin_url: str, admin: Redis, puppet: Puppets
 ) -> None:
-    """S1, S7, L5, F14: three processes at work, two of them killed in the midst of it; the last
-    one's work gets done.
+    """S1, S7, L5, F14: three processes are at work, and two of them are killed in the midst of it.
+    The last one's work gets done.
     """
     capacity, turns = 3, 20
     limit = Concurrency(capacity, lease=scaled(1.5))
-    counter = f"{name}-inside"  # by process: who is inside, of those who live
+    counter = f"{name}-inside"  # callers inside, by living process
     work = ("turns", redis_url, name, repr(limit), admin_url, counter)
     with (
         running(*work, "100000") as one,
@@ -164,8 +164,8 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
 async def test_the_leases_of_a_thousand_dead_holders_end_a_hundred_at_a_time(
     name: str, redis_url: str, admin: Redis, slack: Slack
 ) -> None:
-    """L1, S9, F55: all of them end at once; one who wants all their places gets them, by calls of
-    bounded work.
+    """L1, S9, F55: all leases end at once. A caller that wants all their permits gets them, by
+    calls of bounded work.
     """
     limit = Concurrency(1000, lease=LEASE, unit="w")
     limiter = Limiter(name, limit, store=redis_url)
@@ -205,11 +205,11 @@ def has_visited(admin: Redis, counter: str, pid: str, times: int) -> bool:
 # Stopped and blocked ------------------------------------------------------------------------------
 
 
-async def test_a_process_that_was_stopped_past_its_lease_knows_it(
+async def test_a_process_that_was_stopped_past_its_lease_knows_that_its_permit_is_lost(
     name: str, redis_url: str, puppet: Puppets, slack: Slack
 ) -> None:
-    """S2, S4, S5, F13: kill -STOP, another one takes over, kill -CONT: the first finds its permit
-    lost and its fence lower.
+    """S2, S4, S5, F13: kill -STOP, another caller takes over, kill -CONT: the first finds its
+    permit lost and its fence lower.
     """
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -231,8 +231,8 @@ async def test_a_process_that_was_stopped_past_its_lease_knows_it(
 async def test_a_process_that_was_stopped_while_it_waited_queues_again(
     name: str, redis_url: str, puppet: Puppets
 ) -> None:
-    """L3, L5, F13: it lost its place by its silence, asks again when it goes on, and gets
-    its turn.
+    """L3, L5, F13: the process lost its place by its silence. It asks again when it goes on, and
+    gets its turn.
     """
     limit = Concurrency(1, lease=60.0)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -253,10 +253,10 @@ async def test_a_process_that_was_stopped_while_it_waited_queues_again(
     assert await other.hears("release a", until="a left") == "True"
 
 
-async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_else(
+async def test_a_loop_that_was_blocked_past_the_lease_knows_at_once_that_its_permit_is_lost(
     name: str, redis_url: str
 ) -> None:
-    """S2, S4, F12: nothing has run in this loop, no renewal either; the first look at the permit
+    """S2, S4, F12: nothing has run in this loop, no renewal either. The first look at the permit
     says that it is lost.
     """
     lease = scaled(0.3)
@@ -277,11 +277,11 @@ async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_e
     await successor.arelease()
 
 
-async def test_a_process_whose_loop_was_blocked_loses_what_it_held(
+async def test_a_process_with_a_blocked_loop_loses_its_permit(
     name: str, redis_url: str, puppet: Puppets
 ) -> None:
-    """S2, F12 seen from outside: its place goes to another one, it says so itself, and it is well
-    again.
+    """S2, F12 seen from outside: another caller gets its permit. The process reports the loss
+    itself, and then works again.
     """
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -321,7 +321,7 @@ async def once():
 def test_a_script_that_ends_after_a_with_block_has_released(
     name: str, redis_url: str, admin: Redis, before: str
 ) -> None:
-    """L6, review R11: the release was posted in the last line of the script, and arrives."""
+    """L6, review R11: the last line of the script posts the release, and it arrives."""
     thread = "def once_in_a_thread():\n    with limiter:\n        pass\n"
 
     finished(f"{HEAD}\n{thread}\n{before}\nwith limiter:\n    pass\n", redis_url, name)
@@ -332,8 +332,8 @@ def test_a_script_that_ends_after_a_with_block_has_released(
 def test_a_script_that_ends_while_it_holds_a_permit_ends(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L1, review R6: the interpreter goes down with a permit in a global name: it ends at once, and
-    leaves it to its lease.
+    """L1, review R6: the interpreter ends with a permit in a global name. It ends at once, and
+    leaves the permit to its lease.
     """
     start = time.monotonic()
     with running(
@@ -345,11 +345,11 @@ def test_a_script_that_ends_while_it_holds_a_permit_ends(
     assert holders_of(admin, name) == 1
 
 
-def test_a_task_that_asks_when_its_loop_ends_is_let_in(
+def test_a_task_that_acquires_when_its_loop_ends_is_granted(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L6, F7, review f1: `asyncio.run` cancels it, its `finally` enters the limiter, and the script
-    ends in silence.
+    """L6, F7, review f1: `asyncio.run` cancels the task, its `finally` enters the limiter, and the
+    script ends without output on stderr.
     """
     late = """
     async def late(asks):
@@ -374,11 +374,11 @@ def test_a_task_that_asks_when_its_loop_ends_is_let_in(
 
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # it is the warning of this story
+)  # the warning that this test wants
 async def test_a_permit_that_is_dropped_where_warnings_are_errors_goes_back(
     name: str, redis_url: str
 ) -> None:
-    """S7, review f6: the ResourceWarning is raised, and the place comes back all the same."""
+    """S7, review f6: the ResourceWarning is raised, and the permit still comes back."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     permit = await limiter.acquire()
 
@@ -390,10 +390,10 @@ async def test_a_permit_that_is_dropped_where_warnings_are_errors_goes_back(
     await at_rest(limiter)
 
 
-def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(
+def test_a_release_after_its_loop_was_closed_goes_by_the_portal(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """S7, review f2: no `asyncio.run` ended its tasks; a release afterwards does not raise, and
+    """S7, review f2: no `asyncio.run` ended its tasks. A later release does not raise, and
     arrives.
     """
     closed = """
@@ -413,8 +413,8 @@ def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(
 async def test_loops_that_have_ended_leave_nothing_in_the_process(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L6, S9, review f3: fifty loops one after another, each with a connection of its own: none of
-    them is kept.
+    """L6, S9, review f3: fifty loops run one after another, each with a connection of its own. The
+    process keeps none of them.
     """
     limiter = Limiter(name, Concurrency(2), store=redis_url)
 

@@ -1,5 +1,5 @@
-"""A StoreError says what went wrong: by its reason, in its text, and by the exception that it came
-from.
+"""A StoreError names the cause of the failure: by its reason, in its text, and by the exception
+that it came from.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ ways = pytest.mark.parametrize("way", ["task", "thread"])
 @pytest.mark.parametrize(
     "url", ["redis://127.0.0.1:1", "redis://localhost:1", "unix:///nowhere/redis.sock"]
 )
-async def test_a_port_that_nothing_listens_on_refuses(name: str, url: str, way: str) -> None:
+async def test_a_port_without_a_server_has_the_reason_refused(
+    name: str, url: str, way: str
+) -> None:
     error = await asked(Limiter(name, "5/second", store=url), way)
 
     assert error.reason == "refused"
@@ -58,7 +60,7 @@ async def test_a_port_that_nothing_listens_on_refuses(name: str, url: str, way: 
 
 
 @ways
-async def test_a_host_name_that_is_not_known_is_unresolvable(name: str, way: str) -> None:
+async def test_an_unknown_host_name_has_the_reason_unresolvable(name: str, way: str) -> None:
     error = await asked(Limiter(name, "5/second", store="redis://no-such-host.invalid"), way)
 
     assert error.reason == "unresolvable"
@@ -120,9 +122,7 @@ async def test_a_certificate_that_is_not_trusted_is_a_failure_of_tls(name: str, 
     assert "TLS failed: unable to get local issuer certificate" in str(error)
 
 
-async def test_a_server_that_answers_with_an_error_is_a_reply(
-    name: str, own_server: Server
-) -> None:
+async def test_an_error_of_the_server_has_the_reason_reply(name: str, own_server: Server) -> None:
     own_server.admin.config_set("maxmemory", "1")
     error = await asked(Limiter(name, "5/second", store=own_server.url), "task")
 
@@ -131,7 +131,7 @@ async def test_a_server_that_answers_with_an_error_is_a_reply(
     assert isinstance(error.__cause__, redis.exceptions.ResponseError)
 
 
-async def test_a_connection_that_ends_is_lost(name: str, proxy: Proxy) -> None:
+async def test_a_connection_that_ends_has_the_reason_lost(name: str, proxy: Proxy) -> None:
     """A server that was never reached fails at the first attempt."""
     proxy.replies.alter = lambda piece: b"HTTP/1.1 400 Bad Request\r\n"
     assert (await asked(Limiter(name, "5/second", store=proxy.url), "task")).reason in (

@@ -1,4 +1,4 @@
-"""Who waits and wants to know it hears of it once, whatever happens to the queue."""
+"""A waiter with `on_wait` hears of its wait once, also when the queue is lost."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ async def acquired(limiter: Limiter, heard: list[Waiting]) -> Permit:
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_a_queue_that_was_lost_is_joined_anew_in_silence(
+async def test_waiters_join_a_lost_queue_again_without_a_second_on_wait(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L5: given two waiters, when all that the server knows is gone, then both wait again, and
-    neither hears of it twice.
+    """L5: given two waiters, when the server loses all its keys, then both wait again, and
+    `on_wait` is not called twice.
     """
     limiter = elsewhere(name, Concurrency(1, lease=30), url=redis_url)
     heard: list[Waiting] = []
@@ -40,9 +40,9 @@ async def test_a_queue_that_was_lost_is_joined_anew_in_silence(
     await at_rest(limiter)
 
 
-async def test_positions_are_counted_over_all_processes(name: str, redis_url: str) -> None:
-    """S6: given waiters of two processes by turns, then each hears how many stand before it,
-    wherever they are.
+async def test_positions_count_the_waiters_of_all_processes(name: str, redis_url: str) -> None:
+    """S6: given waiters of two processes by turns, then each hears how many stand before it in all
+    processes.
     """
     limits = Rate(1, per=HOUR)
     limiters = [elsewhere(name, limits, url=redis_url) for _ in range(2)]

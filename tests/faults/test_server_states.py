@@ -1,5 +1,5 @@
-"""What a server can answer instead of an answer: a typed error or a moment's patience, and nothing
-half done.
+"""States of a server in which it cannot answer: a typed error or a short wait, and no half-done
+call.
 
 F28, F29, F32 to F36, F41, F42, F45, F46: scripts forgotten, restarts, loading, busy, read-only,
 full, lost and foreign keys.
@@ -42,8 +42,8 @@ pytestmark = pytest.mark.usefixtures("hurried")
 
 @pytest.fixture(params=["functions", "scripts"])
 def place(request: pytest.FixtureRequest, name: str, redis_url: str, admin: Redis) -> Iterator[str]:
-    """The shared server as a user sees it that may call functions, or, as on a server older than
-    those, scripts only.
+    """The URL of the shared server for a user that may call functions, or scripts only, as on a
+    server older than functions.
     """
     commands = ["-fcall"] if request.param == "scripts" else []
     admin.acl_setuser(
@@ -61,16 +61,18 @@ def place(request: pytest.FixtureRequest, name: str, redis_url: str, admin: Redi
 
 
 def forget(admin: Redis) -> None:
-    """The server loses all that was ever loaded there, as after a failover."""
+    """The server loses all functions and scripts that were ever loaded there, as after a
+    failover.
+    """
     admin.function_flush()
     admin.script_flush()
 
 
-async def test_a_server_that_forgets_its_scripts_is_given_them_again(
+async def test_processes_load_the_scripts_again_when_the_server_forgets_them(
     name: str, place: str, admin: Redis
 ) -> None:
-    """F34, S1, T10: all is flushed again and again while fifty work: no error, no call lost, none
-    run twice.
+    """F34, S1, T10: all is flushed again and again while fifty callers work. There is no error, no
+    call is lost, and none runs twice.
     """
     limiters = [elsewhere(name, Concurrency(3), TOKENS, url=place) for _ in range(2)]
     room = Room()
@@ -108,10 +110,10 @@ async def test_a_thread_gives_the_script_to_a_server_that_forgot_it(
     assert used(await at_rest(limiter)) == [0, 3]
 
 
-async def test_a_server_that_restarts_empty_takes_the_permits_with_it(
+async def test_a_holder_learns_of_its_lost_permit_when_the_server_restarts_empty(
     name: str, own_server: Server
 ) -> None:
-    """F32, S4, S5: kill -9 without persistence: the holder learns that its permit is lost, and
+    """F32, S4, S5: after kill -9 without persistence the holder learns that its permit is lost, and
     fences go on growing.
     """
     limiter = Limiter(name, Concurrency(1, lease=scaled(1.5)), store=own_server.url)
@@ -131,7 +133,7 @@ async def test_a_server_that_restarts_empty_takes_the_permits_with_it(
 async def test_waiters_queue_again_at_a_server_that_restarts_empty(
     name: str, own_server: Server
 ) -> None:
-    """F32, L5: they were in a queue that nobody knows any more, and all get their turn."""
+    """F32, L5: the server does not know their queue any more, and all of them get their turn."""
     limiters = [elsewhere(name, Concurrency(1, lease=3.0), url=own_server.url) for _ in range(2)]
     holder = await limiters[0].acquire()
     visits = [asyncio.create_task(visit(limiter)) for limiter in limiters for _ in range(5)]
@@ -148,11 +150,11 @@ async def test_waiters_queue_again_at_a_server_that_restarts_empty(
     assert not await holder.arelease()
 
 
-async def test_a_server_that_restarts_with_its_data_goes_on(
+async def test_holders_and_waiters_keep_their_places_when_a_server_restarts_with_its_data(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F32, S1: leases, the queue and what was counted are in the data: who held still holds, who
-    waited is next.
+    """F32, S1: leases, the queue and the counts are in the data. The holder still holds, and the
+    waiter is next.
     """
     limits = Concurrency(1), TOKENS
     limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
@@ -170,10 +172,10 @@ async def test_a_server_that_restarts_with_its_data_goes_on(
     assert used(await at_rest(limiter)) == [0, 11]
 
 
-async def test_old_leases_that_come_back_with_old_data_end(
+async def test_a_lease_that_comes_back_with_old_data_ends_in_time(
     name: str, own_server: Server, own_admin: Redis, slack: Slack
 ) -> None:
-    """F33, L1: the data is from before the release: the place is free again when that lease ends,
+    """F33, L1: the data is from before the release. The permit is free again when that lease ends,
     and no later.
     """
     lease = 0.9
@@ -196,9 +198,9 @@ async def test_old_leases_that_come_back_with_old_data_end(
 # Refusals -----------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_loads_and_hangs_up_is_asked_again(name: str, proxy: Proxy) -> None:
-    """F35, review R10: LOADING says that nothing was run; then the connection ends; the call is
-    sent on the next one.
+async def test_a_call_is_sent_again_when_a_loading_server_hangs_up(name: str, proxy: Proxy) -> None:
+    """F35, review R10: LOADING says that no call was run, and then the connection ends. The process
+    sends the call on the next one.
     """
     limiter = Limiter(name, Concurrency(1), TOKENS, store=proxy.url)
     await (await soon(limiter.acquire())).arelease()
@@ -216,8 +218,12 @@ async def test_a_server_that_loads_and_hangs_up_is_asked_again(name: str, proxy:
     assert await permit.arelease()
 
 
-async def test_a_busy_server_is_waited_for(name: str, own_server: Server, own_admin: Redis) -> None:
-    """F35: somebody's endless script: BUSY is waited out."""
+async def test_a_caller_waits_for_a_busy_server(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
+    """F35: another client's endless script makes the server BUSY, and the caller waits until it
+    ends.
+    """
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     await (await soon(limiter.acquire())).arelease()
     own_admin.config_set("lua-time-limit", 1)
@@ -253,8 +259,8 @@ def _is_busy(admin: Redis) -> bool:
 async def test_a_server_that_may_not_write_is_an_error_that_changes_nothing(
     name: str, own_server: Server, own_admin: Redis, refusal: str
 ) -> None:
-    """F35, S7: demoted to a replica, or without enough replicas of its own: a StoreError;
-    afterwards all is as it was.
+    """F35, S7: a server that is demoted to a replica, or without enough replicas, means a
+    StoreError. Afterwards all is as it was.
     """
     limiter = Limiter(name, Concurrency(1), TOKENS, store=own_server.url)
     holder = await soon(limiter.acquire(tokens=1))
@@ -274,11 +280,11 @@ async def test_a_server_that_may_not_write_is_an_error_that_changes_nothing(
     assert used(await at_rest(limiter)) == [0, 1]
 
 
-async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(
+async def test_acquires_that_the_server_refuses_leave_no_work_behind(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """S9, F35: given a server that turns all away, when somebody tries again and again, then
-    nothing piles up here.
+    """S9, F35: given a server that refuses all calls, when a caller tries again and again, then no
+    work piles up here.
     """
     limiter = Limiter(name, TOKENS, store=own_server.url)
     await soon(limiter.acquire(tokens=1))
@@ -293,11 +299,11 @@ async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_a_release_that_was_turned_away_arrives_later(
+async def test_a_release_that_the_server_refused_arrives_later(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """S7, F35: given a release that is awaited and refused, when the server takes it again, then
-    the place is free.
+    """S7, F35: given a release that is awaited and refused, when the server accepts it again, then
+    the permit is free.
     """
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await soon(limiter.acquire())
@@ -312,8 +318,8 @@ async def test_a_release_that_was_turned_away_arrives_later(
 async def test_a_full_server_still_takes_releases(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F42: with `noeviction` and no memory left an acquire is a StoreError; a release frees its
-    place, even in the same breath.
+    """F42: with `noeviction` and no memory left an acquire is a StoreError. A release frees its
+    permit, even in the same call as an acquire.
     """
     limits = Concurrency(3), TOKENS
     limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
@@ -335,11 +341,11 @@ async def test_a_full_server_still_takes_releases(
         assert used(await at_rest(each)) == [0, 3]
 
 
-async def test_a_full_server_lets_a_script_in_that_begins_by_freeing(
+async def test_a_full_server_runs_a_script_that_begins_with_a_release(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F42, S1: given scripts, an acquire by itself is a StoreError, one that travels with a release
-    passes: within the limits.
+    """F42, S1: given scripts, an acquire by itself is a StoreError. One that travels with a release
+    passes, within the limits.
     """
     own_admin.acl_setuser("default", enabled=True, nopass=True, commands=["-fcall"])
     limiter = Limiter(name, Concurrency(2), store=own_server.url)
@@ -349,7 +355,7 @@ async def test_a_full_server_lets_a_script_in_that_begins_by_freeing(
     own_admin.config_set("maxmemory", 1)
     with pytest.raises(StoreError, match="OOM"):
         await soon(limiter.acquire())
-    await soon(limiter.astatus())  # what the refused one may have left is taken back
+    await soon(limiter.astatus())  # a grant that the refused one may have left is taken back
     with pytest.raises(StoreError, match="OOM"):
         await soon(limiter.acquire())
     await soon(limiter.astatus())
@@ -365,7 +371,7 @@ async def test_a_full_server_lets_a_script_in_that_begins_by_freeing(
 async def test_a_server_with_too_many_clients_is_an_error(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F28: typed, and over as soon as there is room."""
+    """F28: the error is typed, and ends as soon as there is room."""
     own_admin.config_set("maxclients", len(own_admin.client_list()))
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     with pytest.raises(StoreError):
@@ -379,7 +385,7 @@ async def test_a_server_with_too_many_clients_is_an_error(
 async def test_credentials_that_are_revoked_are_an_error_without_secrets(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F29: the user is switched off and its connections end; the error names no password, and the
+    """F29: the user is switched off and its connections end. The error names no password, and the
     user may come back.
     """
     own_admin.acl_setuser(
@@ -407,11 +413,11 @@ async def test_credentials_that_are_revoked_are_an_error_without_secrets(
 @pytest.mark.parametrize(
     "command", ["hmget", "hset", "zadd", "zrem", "zcard", "zcount", "pexpire", "time"]
 )
-async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(
+async def test_no_permit_is_lost_when_a_command_is_forbidden_for_a_while(
     name: str, redis_url: str, admin: Redis, command: str
 ) -> None:
-    """F35, fact 10, S1, S7: the script breaks in the middle, at one of its commands: once it may
-    run again, all is well.
+    """F35, fact 10, S1, S7: the script breaks in the middle, at one of its commands. Once the
+    command may run again, all is well.
     """
     admin.acl_setuser(
         name,
@@ -448,11 +454,11 @@ async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(
 
 
 @pytest.mark.parametrize("part", ["", ":who", "*"], ids=["hash", "who", "all"])
-async def test_who_waits_gets_its_turn_though_a_key_is_lost(
+async def test_each_waiter_gets_its_turn_though_a_key_is_lost(
     name: str, redis_url: str, admin: Redis, part: str
 ) -> None:
-    """F41, F45, L5, S7, review R12: DEL or eviction of any key: waiters go on, and no capacity is
-    lost for good.
+    """F41, F45, L5, S7, review R12: after DEL or eviction of any key waiters go on, and no capacity
+    is lost for good.
     """
     limits = Concurrency(1, lease=3.0), TOKENS
     limiter, other = [elsewhere(name, *limits, url=redis_url) for _ in range(2)]
@@ -475,8 +481,8 @@ async def test_who_waits_gets_its_turn_though_a_key_is_lost(
 async def test_a_holder_whose_key_is_lost_learns_of_it(
     name: str, redis_url: str, admin: Redis, slack: Slack
 ) -> None:
-    """F45, S4: FLUSHALL takes the permit away; the holder knows at its next renewal, a third of its
-    lease away at most.
+    """F45, S4: FLUSHALL takes the permit away. The holder knows at its next renewal, a third of its
+    lease later at most.
     """
     lease = 3.0
     limiter = Limiter(name, Concurrency(1, lease=lease), store=redis_url)
@@ -495,8 +501,8 @@ async def test_a_holder_whose_key_is_lost_learns_of_it(
 async def test_a_foreign_key_of_our_name_is_an_error_and_is_left_alone(
     name: str, redis_url: str, admin: Redis, part: str
 ) -> None:
-    """F46, fact 10: WRONGTYPE is a StoreError; nothing is written, the foreign key stays, and
-    without it all is well.
+    """F46, fact 10: WRONGTYPE is a StoreError. The script writes nothing, the foreign key stays,
+    and without it all is well.
     """
     former, limiter = [elsewhere(name, Concurrency(1), TOKENS, url=redis_url) for _ in range(2)]
     await (await soon(former.acquire(tokens=1))).arelease()

@@ -1,5 +1,5 @@
 """A primary is cut off together with its clients, and its replica is promoted elsewhere (F39):
-neither knows of the other.
+neither server knows of the other.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ pytestmark = pytest.mark.usefixtures("hurried")
 
 @pytest.fixture
 def replica(own_server: Server) -> Iterator[Server]:
-    """A copy of the primary, as long as nobody promotes it."""
+    """A copy of the primary, as long as no test promotes it."""
     own_server.admin.config_set("repl-diskless-sync-delay", 0)
     server = Server().start()
     server.admin.replicaof("127.0.0.1", str(own_server.port))
     yield server
-    server.kill()  # a farewell would wait for its own replicas
+    server.kill()  # an orderly end would wait for its own replicas
     server.stop()
 
 
 async def in_step(primary: Server, replica: Server) -> None:
-    """What was written is on both."""
+    """Go on when both have all earlier writes."""
     await eventually(lambda: replica.admin.info("replication")["master_link_status"] == "up")
     await eventually(lambda: position(replica) >= position(primary))
 
 
 def position(server: Server) -> int:
-    told = server.admin.info("replication")
-    return int(told.get("slave_repl_offset", told["master_repl_offset"]))
+    replication = server.admin.info("replication")
+    return int(replication.get("slave_repl_offset", replication["master_repl_offset"]))
 
 
 def cut_off(primary: Server, replica: Server) -> None:
@@ -47,11 +47,11 @@ def cut_off(primary: Server, replica: Server) -> None:
     assert primary.admin.info("replication")["role"] == "master"
 
 
-async def test_where_replicas_are_asked_for_nobody_passes_at_the_side_that_was_cut_off(
+async def test_with_required_replicas_no_caller_passes_at_the_side_that_was_cut_off(
     name: str, own_server: Server, replica: Server
 ) -> None:
-    """F39, S1, S5: min-replicas-to-write: no renewal succeeds there, so its holder stops believing;
-    and nobody else enters.
+    """F39, S1, S5: with min-replicas-to-write no renewal succeeds there, so its holder learns of
+    the loss. No other caller enters there.
     """
     own_server.admin.config_set("min-replicas-to-write", 1)
     await in_step(own_server, replica)
@@ -72,11 +72,11 @@ async def test_where_replicas_are_asked_for_nobody_passes_at_the_side_that_was_c
 
 
 @pytest.mark.proof
-async def test_where_they_are_not_each_side_keeps_to_the_limit_by_itself(
+async def test_without_required_replicas_each_side_keeps_to_the_limit_by_itself(
     name: str, own_server: Server, replica: Server
 ) -> None:
-    """F39, S1, S5: one capacity more at most; when both are one again, the holder at the side that
-    was lost learns it.
+    """F39, S1, S5: the two sides exceed the limit by one capacity at most. When both are one again,
+    the holder at the lost side learns it.
     """
     await in_step(own_server, replica)
     there, here = elsewhere(name, ONE, url=own_server.url), elsewhere(name, ONE, url=replica.url)

@@ -2,7 +2,7 @@
 writes.
 
 F56. Permits that were released are held again there, and callers that were served wait again. The
-sessions that live say what they hold, so no caller waits for a lease that no caller holds.
+live sessions report their permits, so no caller waits for a lease without a holder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LEASE = 6.0
 
 
 class Copy:
-    """The keys of a name as they were, which `restore` brings back on a server whose connections
-    all break.
+    """The keys of a name as they were. `restore` brings them back on a server whose connections all
+    break.
     """
 
     def __init__(self, admin: Redis, name: str) -> None:
@@ -31,7 +31,7 @@ class Copy:
         self._kept = [(key, admin.pttl(key), admin.dump(key)) for key in keys_of(admin, name)]
 
     def restore(self, connections: bool = False) -> None:
-        """Bring them back. The `connections` stay only where that is said."""
+        """Bring them back. With `connections` the connections stay."""
         for key, left, content in self._kept:
             assert content is not None, "the key was there"
             self._admin.restore(key, left, content, replace=True)
@@ -39,7 +39,7 @@ class Copy:
             self._admin.client_kill_filter(_type=kind, skipme=True)
 
 
-async def crowd(
+async def holder_and_waiters(
     limiter: Limiter, admin: Redis, name: str, ghosts: int
 ) -> tuple[Permit, list[asyncio.Task[None]]]:
     """One caller that holds, and so many that wait."""
@@ -54,14 +54,14 @@ async def crowd(
 async def test_no_newcomer_waits_for_callers_that_were_served(
     name: str, own_server: Server, own_admin: Redis, ghosts: int, ways: str, slack: Slack
 ) -> None:
-    """L5, S1, F56: one holds and others wait; all are served; the state goes back to before that: a
-    newcomer is granted at once.
+    """L5, S1, F56: given a holder and waiters that are all served, when the state goes back to
+    before that, then a newcomer is granted at once.
     """
     limit = Concurrency(1, lease=LEASE)
     former = elsewhere(name, limit, url=own_server.url)
     newcomer = former if ways == "one process" else elsewhere(name, limit, url=own_server.url)
     await newcomer.astatus()
-    holder, visits = await crowd(former, own_admin, name, ghosts)
+    holder, visits = await holder_and_waiters(former, own_admin, name, ghosts)
     copy = Copy(own_admin, name)
     await holder.arelease()
     await asyncio.gather(*visits)
@@ -79,7 +79,7 @@ async def test_no_newcomer_waits_for_callers_that_were_served(
 async def test_a_caller_that_was_served_is_granted_nothing_again(
     name: str, own_server: Server, own_admin: Redis, slack: Slack
 ) -> None:
-    """L5, F56: the state goes back and no connection breaks, so no process knows: a newcomer waits
+    """L5, F56: the state goes back and no connection breaks, so no process knows. A newcomer waits
     for the lease that came back.
 
     The callers that wait again are granted nothing: the first grant shows their session that its
@@ -90,7 +90,7 @@ async def test_a_caller_that_was_served_is_granted_nothing_again(
         elsewhere(name, Concurrency(1, lease=lease), url=own_server.url) for _ in range(2)
     )
     await newcomer.astatus()
-    holder, visits = await crowd(former, own_admin, name, ghosts=6)
+    holder, visits = await holder_and_waiters(former, own_admin, name, ghosts=6)
     copy = Copy(own_admin, name)
     await holder.arelease()
     await asyncio.gather(*visits)
@@ -107,7 +107,7 @@ async def test_a_caller_that_was_served_is_granted_nothing_again(
 async def test_a_permit_that_is_held_is_held_after_the_state_went_back(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """S1, S2, F56: one of two permits was released since; only its place is free again."""
+    """S1, S2, F56: one of two permits was released since; only that one is free again."""
     limit = Concurrency(2, lease=LEASE)
     holding, newcomer = (elsewhere(name, limit, url=own_server.url) for _ in range(2))
     await newcomer.astatus()

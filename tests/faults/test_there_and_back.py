@@ -1,5 +1,5 @@
-"""What becomes of who is inside, who waits and who comes when the server goes and comes back:
-`on_store_error` from end to end.
+"""Holders, waiters and newcomers while the server goes and comes back: `on_store_error` from end to
+end.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ Doors = Callable[[Limiter], Any]
 
 
 @pytest.mark.proof
-async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered(
+async def test_tasks_leave_by_the_store_that_granted_them_when_the_server_goes_and_comes(
     name: str, own_server: Server
 ) -> None:
-    """S1, S4, S7: tasks that entered at the server, without it, and at the server again, leave in
-    any order: all is given back.
+    """S1, S4, S7: tasks enter at the server, without it, and at the server again. They leave in any
+    order, and all permits are free.
     """
     limiter, room = local(name, own_server, Concurrency(4, lease=scaled(1.5))), Room()
     other = elsewhere(name, Concurrency(4, lease=scaled(1.5)), url=own_server.url)
@@ -83,9 +83,11 @@ async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered
     assert held(await soon(limiter.astatus())) == 0
 
 
-async def test_blocks_in_blocks_are_left_from_the_inside(name: str, own_server: Server) -> None:
-    """S1: given a block that holds a permit of the server, when one inside of it passes without,
-    then that one's end is its own.
+async def test_a_nested_block_without_the_server_releases_no_permit_of_the_outer_block(
+    name: str, own_server: Server
+) -> None:
+    """S1: given a block that holds a permit of the server, when a nested block passes without the
+    server, then it releases only its own.
     """
     limiter = opened(name, own_server, Concurrency(1))
     async with limiter:
@@ -97,9 +99,9 @@ async def test_blocks_in_blocks_are_left_from_the_inside(name: str, own_server: 
 
 
 @pytest.mark.proof
-async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> None:
-    """S4, S7: a thread inside from before, one from in between, one from after, who leave in the
-    order in which they came.
+async def test_threads_leave_by_the_store_that_granted_them(name: str, own_server: Server) -> None:
+    """S4, S7: given a thread that entered before the outage, one during it and one after, then they
+    leave in order of arrival.
     """
     limiter = local(name, own_server, Concurrency(2, lease=scaled(1.5)))
     other = elsewhere(name, Concurrency(2, lease=scaled(1.5)), url=own_server.url)
@@ -133,11 +135,11 @@ async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> N
 
 
 @pytest.mark.parametrize("door", ["block", pytest.param("acquire", marks=pytest.mark.proof)])
-async def test_a_watched_block_leaves_as_it_entered(
+async def test_a_watched_block_leaves_by_the_store_that_granted_it(
     name: str, own_server: Server, door: str
 ) -> None:
-    """S1, S2, S7: given on_lost="cancel", then a permit of the server is lost with it, one of the
-    share is not: all go back.
+    """S1, S2, S7: given on_lost="cancel", then a permit of the server is lost with it, and one of
+    the share is not. All are free at the end.
     """
     limiter = local(name, own_server, Concurrency(2, lease=scaled(1.5)), on_lost="cancel")
     came, leave = [], asyncio.Event()
@@ -162,10 +164,12 @@ async def test_a_watched_block_leaves_as_it_entered(
     assert held(await soon(limiter.astatus())) == 0
 
 
-async def test_who_waits_for_the_share_when_the_server_is_back_finishes_there(
+async def test_a_waiter_for_the_share_gets_a_permit_of_the_share_though_the_server_is_back(
     name: str, own_server: Server
 ) -> None:
-    """S1, S6, L2: newcomers go to the server; who waits here waits on for a permit of here."""
+    """S1, S6, L2: newcomers go to the server. A caller that waits for the share goes on to wait for
+    a permit of the share.
+    """
     limiter = local(name, own_server, Concurrency(2))
     other = elsewhere(name, Concurrency(2), url=own_server.url)
     own_server.kill()
@@ -190,8 +194,8 @@ async def test_who_waits_for_the_share_when_the_server_is_back_finishes_there(
 async def test_a_store_that_is_known_to_be_away_is_not_asked(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a store that says that it is away, when anybody asks, then the way past it is taken at
-    once; and then no longer.
+    """Given a store that knows that it is away, when a caller acquires, then it goes without the
+    store at once. Later callers use the store again.
     """
     limiter = elsewhere(name, Concurrency(2), url=redis_url, on_store_error="local", processes=2)
     with monkeypatch.context() as while_away:
@@ -216,11 +220,11 @@ async def test_a_store_that_is_known_to_be_away_is_not_asked(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(
+async def test_calls_use_the_share_in_any_fault_of_the_server_and_go_back_afterwards(
     name: str, own_server: Server, fault: Doors
 ) -> None:
-    """S1, S7, F29, F32, F36, F42: by the share while it lasts; afterwards the server's limits hold,
-    and no permit is missing.
+    """S1, S7, F29, F32, F36, F42: calls use the share while the fault lasts. Afterwards the
+    server's limits hold, and no permit is missing.
     """
     limits = Concurrency(4, lease=scaled(1.5)), TOKENS
     limiter, other = local(name, own_server, *limits), elsewhere(name, *limits, url=own_server.url)
@@ -247,18 +251,18 @@ async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(
 
 
 @pytest.mark.parametrize("ask", [by_task, pytest.param(by_thread, marks=pytest.mark.proof)])
-async def test_who_has_to_queue_twice_hears_of_it_once(
+async def test_on_wait_is_called_once_for_a_caller_that_has_to_queue_twice(
     name: str, own_server: Server, ask: Doors
 ) -> None:
-    """Given one who waits at the server, when that goes and the share has no room either, then it
-    was told and is not again.
+    """Given callers that wait at the server, when the server goes and the share has no room either,
+    then `on_wait` is not called again.
     """
-    told: list[Waiting] = []
-    limiter = local(name, own_server, Concurrency(2), on_wait=told.append)
+    logged: list[Waiting] = []
+    limiter = local(name, own_server, Concurrency(2), on_wait=logged.append)
     other = elsewhere(name, Concurrency(2), url=own_server.url)
     holders = [await soon(other.acquire()) for _ in range(2)]
     waiters = [asyncio.create_task(ask(limiter)) for _ in range(2)]
-    await eventually(lambda: len(told) == 2)
+    await eventually(lambda: len(logged) == 2)
 
     own_server.kill()
     first = await soon(next(asyncio.as_completed(waiters)))
@@ -267,20 +271,20 @@ async def test_who_has_to_queue_twice_hears_of_it_once(
     for permit in [*holders, *await soon(asyncio.gather(*waiters))]:
         permit.release()
 
-    assert len(told) == 2
+    assert len(logged) == 2
 
 
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(fault, marks=[pytest.mark.proof] * (fault is not killed)) for fault in FAULTS],
 )
-async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(
+async def test_any_fault_of_the_server_is_an_error_by_default(
     name: str, own_server: Server, fault: Doors
 ) -> None:
-    """Promise 8: nobody passes unasked who was not told to."""
+    """Promise 8: no caller passes without the server unless its limiter allows that."""
     limiter = elsewhere(name, Concurrency(4), url=own_server.url)
     (await soon(limiter.acquire())).release()
-    assert type(queue_of(limiter)) is RedisQueue  # the way there has become no longer
+    assert type(queue_of(limiter)) is RedisQueue  # by default there is no fallback queue before it
     with fault(own_server):
         answers = await soon(
             asyncio.gather(*(ask(limiter) for ask in WAYS), return_exceptions=True)
@@ -292,8 +296,8 @@ async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(
 
 
 async def test_new_limits_are_divided_as_well(name: str, own_server: Server) -> None:
-    """S1, L2: given one who waits for the share, when the limits are raised, then the share is, at
-    once; and so it is lowered.
+    """S1, L2: given a waiter for the share, when the limits are raised, then the share is raised at
+    once, and is lowered in the same way.
     """
     limiter = local(name, own_server, Concurrency(2))
     own_server.kill()
@@ -315,7 +319,7 @@ async def test_new_limits_are_divided_as_well(name: str, own_server: Server) -> 
 async def test_limits_that_another_process_declared_are_divided_here(
     name: str, own_server: Server
 ) -> None:
-    """S1: the last declaration wins, without the server too; where it leaves no share, nobody
+    """S1: the last declaration wins, without the server too. When it leaves no share, no caller
     passes.
     """
     limiter = local(name, own_server, Concurrency(8))
@@ -326,7 +330,7 @@ async def test_limits_that_another_process_declared_are_divided_here(
             await soon(elsewhere(name, Concurrency(capacity), url=own_server.url).acquire())
         ).arelease()
         async with limiter:
-            pass  # hears of it
+            pass  # the process learns of it
 
         with forbidden(own_server):
             if capacity == 2:
@@ -338,11 +342,11 @@ async def test_limits_that_another_process_declared_are_divided_here(
                 assert isinstance(refused.value.__cause__, StoreError)
 
 
-async def test_limits_that_the_server_cannot_keep_are_taken_nowhere(
+async def test_limits_that_the_server_cannot_keep_are_refused_for_the_share_too(
     name: str, own_server: Server
 ) -> None:
-    """S1: given one who waits for the share, when an update is refused because of what Redis can
-    count, then it waits on.
+    """S1: given a waiter for the share, when an update is refused because Redis cannot count it,
+    then the caller goes on waiting.
     """
     limiter = local(name, own_server, Concurrency(2))
     own_server.kill()
@@ -362,37 +366,39 @@ async def test_limits_that_the_server_cannot_keep_are_taken_nowhere(
     (await soon(waiter)).release()
 
 
-async def test_updates_back_and_forth_are_no_disagreement(
+async def test_updates_back_and_forth_are_not_logged_as_a_disagreement(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S1: given updates to other limits and back, by us or by others, then the share follows, and
-    no log blames the program.
+    """S1: given updates to other limits and back, by this process or by others, then the share
+    follows. No log line blames the program.
     """
     caplog.set_level(logging.WARNING, "headgate")
     limiter = local(name, own_server, Concurrency(2))
     for capacity in (4, 2, 4, 2, 6):
         await limiter.aupdate(Concurrency(capacity))
-    assert told(caplog, own_server) == []
+    assert logged(caplog, own_server) == []
 
     for capacity in (2, 8, 4):
         await elsewhere(name, Concurrency(2), url=own_server.url).aupdate(Concurrency(capacity))
         async with limiter:
-            pass  # hears of it
+            pass  # the process learns of it
         with forbidden(own_server):
             (await soon(limiter.acquire())).release()
             assert (await soon(limiter.astatus())).limits[0].capacity == capacity / 2
 
 
-async def test_keys_are_taken_whatever_others_have_declared(name: str, own_server: Server) -> None:
-    """S1: given limits of another process that leave no share, when the server is there, then keys
-    work; without it none passes.
+async def test_keys_work_at_the_server_under_limits_that_leave_no_share(
+    name: str, own_server: Server
+) -> None:
+    """S1: given limits of another process that leave no share, then keys work while the server is
+    there. Without the server no caller passes.
     """
     limiter = local(name, own_server, Concurrency(8), processes=4)
     async with limiter:
         pass
     await elsewhere(name, Concurrency(2), url=own_server.url).aupdate(Concurrency(2))
     async with limiter:
-        pass  # hears of it
+        pass  # the process learns of it
 
     tenant = limiter["tenant"]
     async with tenant:
@@ -403,19 +409,19 @@ async def test_keys_are_taken_whatever_others_have_declared(name: str, own_serve
         local(name, own_server, Concurrency(2), processes=4)
 
 
-# What is said about it ----------------------------------------------------------------------------
+# The log ------------------------------------------------------------------------------------------
 
 
-def told(caplog: pytest.LogCaptureFixture, server: Server) -> list[str]:
-    """What headgate has logged of `server`; the server of an earlier test may answer again only
-    now.
+def logged(caplog: pytest.LogCaptureFixture, server: Server) -> list[str]:
+    """The lines that headgate has logged of `server`. The server of an earlier test may answer
+    again only now.
     """
     assert logs.flush()
     return [message for message in caplog.messages if f"127.0.0.1:{server.port}/" in message]
 
 
 @pytest.mark.proof
-async def test_the_log_is_told_once_when_it_begins_and_once_when_it_ends(
+async def test_the_log_has_one_line_when_an_outage_begins_and_one_when_it_ends(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not for each call, nor for each key; with the name, the store, the mode and the cause."""
@@ -427,7 +433,7 @@ async def test_the_log_is_told_once_when_it_begins_and_once_when_it_ends(
         own_server.kill()
         for one in (limiter, limiter["a"], limiter["b"], limiter):
             (await soon(one.acquire())).release()
-        begun = told(caplog, own_server)
+        begun = logged(caplog, own_server)
         own_server.start()
         await found(limiter)
         for one in (limiter["a"], limiter, limiter["b"]):
@@ -435,29 +441,29 @@ async def test_the_log_is_told_once_when_it_begins_and_once_when_it_ends(
 
         words = (name, f"127.0.0.1:{own_server.port}", "on_store_error='local'", "cannot be asked")
         assert [[word in message for word in words] for message in begun] == [[True] * 4]
-        (ended,) = told(caplog, own_server)[1:]
+        (ended,) = logged(caplog, own_server)[1:]
         assert "is back at its store" in ended
         assert name in ended
 
 
-async def test_a_store_that_wavers_does_not_fill_the_log(
+async def test_a_flapping_store_does_not_fill_the_log(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S9: now it takes a call, now it does not: that is one thing to be said."""
+    """S9: the store takes a call and refuses the next, by turns. The log says it once."""
     caplog.set_level(logging.WARNING, "headgate")
     limiter = opened(name, own_server, Concurrency(2))
     for _ in range(5):
         with forbidden(own_server):
             assert not (await soon(limiter.acquire())).held
         (await soon(limiter.acquire())).release()
-    assert len(told(caplog, own_server)) == 1
+    assert len(logged(caplog, own_server)) == 1
 
 
-async def test_limiters_made_for_each_request_are_told_of_as_one(
+async def test_limiters_made_for_each_request_share_the_log_lines_of_an_outage(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S9: neither an outage nor its end is told once for each request; another name, and another
-    way, are something else.
+    """S9: an outage and its end are not logged again for each request. Another name, and another
+    mode, have lines of their own.
     """
     monkeypatch.setattr(fallback, "CALM", 0.0)
     monkeypatch.setattr(fallback, "MOST", 3)
@@ -476,17 +482,17 @@ async def test_limiters_made_for_each_request_are_told_of_as_one(
     own_server.kill()
     for _ in range(5):
         await request()
-    assert len(told(caplog, own_server)) == 1
+    assert len(logged(caplog, own_server)) == 1
     await request(on_store_error="local", processes=2)
     await request(f"{name}2")
-    assert len(told(caplog, own_server)) == 3
+    assert len(logged(caplog, own_server)) == 3
 
     own_server.start()
     await found(Limiter(name, TOKENS, store=store, on_store_error="open"))
     for _ in range(5):
         await request()
-    assert len(told(caplog, own_server)) == 4
-    assert "is back at its store" in told(caplog, own_server)[3]
+    assert len(logged(caplog, own_server)) == 4
+    assert "is back at its store" in logged(caplog, own_server)[3]
 
     for number in range(9):
         await request(f"{name}3.{number}")
@@ -505,8 +511,8 @@ async def test_a_password_is_in_no_message(
             str(refused.value),
             str(refused.value.__cause__),
             repr(limiter),
-            *told(caplog, own_server),
+            *logged(caplog, own_server),
         ]
         assert [text for text in said if "canary" in text] == [], server_is
         own_server.kill()
-    assert len(told(caplog, own_server)) == 1
+    assert len(logged(caplog, own_server)) == 1

@@ -1,6 +1,4 @@
-"""An update while the event loop hears what became of what was said before: the update is
-not lost.
-"""
+"""An update while the event loop processes the reply to an earlier call: the update is not lost."""
 
 from __future__ import annotations
 
@@ -36,10 +34,10 @@ async def declares(scene: Scene) -> None:
     await declare(scene.limiter)
 
 
-async def hears_of_others(scene: Scene) -> None:
+async def learns_of_others(scene: Scene) -> None:
     """The limiter has declared its limits.
 
-    The other process declares others, and the limiter hears of them.
+    The other process declares others, and the limiter learns of them.
     """
     await declare(scene.limiter)
     await declare(scene.others)
@@ -54,9 +52,9 @@ async def is_turned_down(scene: Scene) -> None:
 
 
 Story = Callable[[Scene], Awaitable[None]]
-HEARD: dict[str, Story] = {
+STEPS: dict[str, Story] = {
     "note_carried": declares,
-    "note_overruled": hears_of_others,
+    "note_overruled": learns_of_others,
     "note_turned_down": is_turned_down,
 }
 
@@ -74,8 +72,8 @@ def in_a_handler(act: Callable[[], None]) -> None:
 
 
 class At:
-    """Calls `act` at call number `at` inside of what `during` runs: there Python may run a thread
-    or a signal handler.
+    """Calls `act` at call number `at` inside of the function that `during` runs, at which Python
+    may run a thread or a signal handler.
     """
 
     def __init__(self, at: int, act: Callable[[], None]) -> None:
@@ -99,31 +97,33 @@ class At:
 
 
 @pytest.mark.parametrize("by", [in_a_thread, in_a_handler], ids=lambda by: by.__name__)
-@pytest.mark.parametrize("heard", HEARD)
-async def test_an_update_holds_whatever_is_heard_meanwhile(
+@pytest.mark.parametrize("step_name", STEPS)
+async def test_an_update_holds_when_a_reply_is_processed_meanwhile(
     name: str,
     redis_url: str,
-    heard: str,
+    step_name: str,
     by: Callable[[Callable[[], None]], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F11: given limits that a call declared or knew, when they are updated while the loop hears of
-    that, the update holds.
+    """F11: given limits that a call declared or knew, when they are updated while the loop
+    processes the reply, then the update holds.
 
     It comes at each moment of that step at which Python may run another thread or a signal handler.
     """
-    whole = getattr(LimitSync, heard)
+    whole = getattr(LimitSync, step_name)
     for at in range(MANY):
         scene = Scene(f"{name}-{at}", redis_url)
         moment = At(at, lambda scene=scene: by(lambda: scene.limiter.update(TWO)))
 
-        def hears(line: LimitSync, *what: Any, moment: At = moment, scene: Scene = scene) -> Any:
-            if line is not queue_of(scene.limiter).limits or moment.reached:
-                return whole(line, *what)
-            return moment.during(lambda: whole(line, *what))
+        def with_update(
+            limit_sync: LimitSync, *what: Any, moment: At = moment, scene: Scene = scene
+        ) -> Any:
+            if limit_sync is not queue_of(scene.limiter).limits or moment.reached:
+                return whole(limit_sync, *what)
+            return moment.during(lambda: whole(limit_sync, *what))
 
-        monkeypatch.setattr(LimitSync, heard, hears)
-        await soon(HEARD[heard](scene))
+        monkeypatch.setattr(LimitSync, step_name, with_update)
+        await soon(STEPS[step_name](scene))
         monkeypatch.undo()
         if not moment.reached:
             break

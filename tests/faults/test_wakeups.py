@@ -1,7 +1,7 @@
-"""Wake-ups are hints: whoever's turn it is gets it, whatever becomes of announcements and
-connections; nobody else is disturbed.
+"""Notifications are hints: each waiter gets its turn though notifications and connections are lost,
+and no other process is disturbed.
 
-F26, F49, F51: announcements lost, connections killed, thousands who wait.
+F26, F49, F51: notifications lost, connections killed, thousands of waiters.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def user_without_channels(admin: Redis, name: str, redis_url: str) -> Iterator[s
 
 
 async def all_get_their_turn(limiters: list[Limiter], rounds: int) -> None:
-    """Callers from everywhere, in turn, through a gate for one."""
+    """Callers of all limiters, in turn, through a limit of one."""
     room = Room()
 
     async def caller(limiter: Limiter) -> None:
@@ -59,11 +59,11 @@ async def all_get_their_turn(limiters: list[Limiter], rounds: int) -> None:
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_announcements_that_nobody_may_send_or_hear_are_not_missed(
+async def test_waiters_get_their_turn_though_the_user_may_not_publish_or_subscribe(
     name: str, user_without_channels: str
 ) -> None:
-    """L2, S1, S7, F49, review R7: PUBLISH and SUBSCRIBE are denied; all get their turn, and what
-    was counted is right.
+    """L2, S1, S7, F49, review R7: PUBLISH and SUBSCRIBE are denied. All callers get their turn, and
+    the counts are right.
     """
     limiters = [elsewhere(name, Concurrency(1), url=user_without_channels) for _ in range(3)]
 
@@ -71,36 +71,38 @@ async def test_announcements_that_nobody_may_send_or_hear_are_not_missed(
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_announcements_that_are_lost_are_not_missed(name: str, proxy: Proxy) -> None:
-    """L2, S1, F49: every announcement gets lost on the way, and nobody notices that it is lost."""
-    proxy.announcements.alter = lambda piece: piece if b"subscribe" in piece else b""
+async def test_waiters_get_their_turn_though_all_notifications_are_lost(
+    name: str, proxy: Proxy
+) -> None:
+    """L2, S1, F49: every notification gets lost on the way, and no process notices it."""
+    proxy.notifications.alter = lambda piece: piece if b"subscribe" in piece else b""
     limiters = [elsewhere(name, Concurrency(1), url=proxy.url) for _ in range(3)]
 
     await all_get_their_turn(limiters, rounds=3)
 
-    assert any(b"message" in piece for piece in proxy.announcements.seen)
+    assert any(b"message" in piece for piece in proxy.notifications.seen)
 
 
 @pytest.mark.proof
-async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(
+async def test_a_grant_with_a_lost_notification_is_found_before_its_lease_ends(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7, F49: two callers of another process are through, and the announcement of the third grant
-    is lost.
+    """S7, F49: two callers of another process have had their turn, and the notification of the
+    third grant is lost.
 
     A lease is shorter than a heartbeat, and the third caller still gets a permit that it holds.
     """
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
-    proxy.announcements.alter = lambda piece: piece if b"subscribe" in piece else b""
-    short = Concurrency(1, lease=6.0)  # a stall takes less than what is left at the look
+    proxy.notifications.alter = lambda piece: piece if b"subscribe" in piece else b""
+    short = Concurrency(1, lease=6.0)  # a stall takes less than the rest of the lease at the look
     here, there = elsewhere(name, short, url=proxy.url), elsewhere(name, short, url=redis_url)
     first = await there.acquire()
     second = asyncio.create_task(enter(there))
     await waiting(there, 1)
     last = asyncio.create_task(enter(here))
     await waiting(there, 2)
-    await eventually(lambda: any(b"subscribe" in piece for piece in proxy.announcements.seen))
-    await here.astatus()  # it listens, and has looked since
+    await eventually(lambda: any(b"subscribe" in piece for piece in proxy.notifications.seen))
+    await here.astatus()  # it is subscribed, and has looked since
 
     first.release()
     await (await soon(second)).arelease()
@@ -110,11 +112,11 @@ async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(
     assert await permit.arelease()
 
 
-async def test_a_denied_announcement_changes_nothing_that_is_counted(
+async def test_a_denied_notification_does_not_change_the_counts(
     name: str, user_without_channels: str, redis_url: str
 ) -> None:
-    """S7, F35, review R7: permits by weight, released one by one; the one who waits for all of them
-    gets them.
+    """S7, F35, review R7: permits by weight are released one by one. The caller that waits for all
+    of them gets them.
     """
     limits = Concurrency(2, unit="w"), Rate(100, per=1_000_000, unit="tokens")
     silent = elsewhere(name, *limits, url=user_without_channels)
@@ -125,18 +127,19 @@ async def test_a_denied_announcement_changes_nothing_that_is_counted(
 
     await first.arelease()
     await second.arelease()
-    assert used(await limiter.astatus()) == [2, 3]  # asking brings the news, too
+    assert used(await limiter.astatus()) == [2, 3]  # a call brings the notification, too
 
     assert await (await soon(waiter)).arelease()
     assert used(await silent.astatus()) == [0, 3]
 
 
-async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(
+async def test_a_waiter_sends_its_heartbeats_though_it_gets_notifications(
     name: str, redis_url: str
 ) -> None:
-    """L3, S6: given one who waits and has asked nothing for two seconds, when the head is announced
-    to it once more, then it asks when it would have asked: what it hears shows nobody that it
-    lives, and its place would be lost.
+    """L3, S6: given a waiter whose session has been silent for two seconds, when another
+    notification names it the head, then its next call comes no later.
+
+    A notification does not count as a heartbeat, and the waiter would lose its place.
     """
     here, other = (
         Limiter(name, Concurrency(1), store=redis_url),
@@ -156,10 +159,10 @@ async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(
     await (await soon(caller)).arelease()
 
 
-async def test_what_was_announced_while_nobody_listened_is_asked_for(
+async def test_a_session_asks_for_notifications_that_it_missed_without_a_subscription(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2, F26: the subscription breaks, the grant is announced to nobody; with the next
+    """L2, F26: the subscription breaks, and no connection receives the grant. With the next
     subscription the waiter has it.
     """
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
@@ -170,8 +173,8 @@ async def test_what_was_announced_while_nobody_listened_is_asked_for(
     holder = await other.acquire()
     waiter = asyncio.create_task(enter(limiter))
     await waiting(other, 1)
-    await eventually(lambda: b"subscribe" in b"".join(proxy.announcements.seen))
-    await limiter.astatus()  # it has looked, and heard that there is nothing
+    await eventually(lambda: b"subscribe" in b"".join(proxy.notifications.seen))
+    await limiter.astatus()  # it has looked, and there was no notification
 
     proxy.rest.hold()  # greetings, too: it cannot connect again yet
     next(connection for connection in proxy.connections if connection.listens).reset()
@@ -183,11 +186,11 @@ async def test_what_was_announced_while_nobody_listened_is_asked_for(
 
 @pytest.mark.proof
 @pytest.mark.usefixtures("hurried")
-async def test_a_subscription_that_a_network_has_forgotten_is_made_anew(
+async def test_a_process_replaces_a_subscription_that_a_network_has_forgotten(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """L2, F22: given a subscription on which nothing comes any more and which does not end, then
-    another is made for who waits.
+    """L2, F22: given a subscription that receives nothing any more and does not end, then the
+    process makes another one for its waiter.
     """
     limiter, other = (
         Limiter(name, Concurrency(1), store=proxy.url),
@@ -195,37 +198,38 @@ async def test_a_subscription_that_a_network_has_forgotten_is_made_anew(
     )
     holder = await other.acquire()
     waiter = asyncio.create_task(enter(limiter))
-    await eventually(lambda: b"subscribe" in b"".join(proxy.announcements.seen))
-    deaf = next(connection for connection in proxy.connections if connection.listens)
+    await eventually(lambda: b"subscribe" in b"".join(proxy.notifications.seen))
+    broken = next(connection for connection in proxy.connections if connection.listens)
 
-    proxy.announcements.hold()
-    await eventually(lambda: any(connection.listens for connection in proxy.connections - {deaf}))
-    proxy.announcements.resume()
+    proxy.notifications.hold()
+    await eventually(lambda: any(connection.listens for connection in proxy.connections - {broken}))
+    proxy.notifications.resume()
     holder.release()
 
     assert await (await soon(waiter)).arelease()
 
 
-async def test_a_subscription_is_asked_whether_it_stands_when_the_connection_for_calls_is_lost(
+async def test_a_process_checks_its_subscription_when_the_connection_for_calls_is_lost(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2, F22: given a subscription that a network has forgotten, when the connection for calls is
-    lost, then the process asks at once whether its subscription stands, and makes another."""
+    lost, then the process checks its subscription at once. It makes another one.
+    """
     limiter, other = (
         Limiter(name, Concurrency(1), store=proxy.url),
         elsewhere(name, Concurrency(1), url=redis_url),
     )
     holder = await other.acquire()
     waiter = asyncio.create_task(enter(limiter))
-    await eventually(lambda: b"subscribe" in b"".join(proxy.announcements.seen))
-    deaf = next(connection for connection in proxy.connections if connection.listens)
+    await eventually(lambda: b"subscribe" in b"".join(proxy.notifications.seen))
+    broken = next(connection for connection in proxy.connections if connection.listens)
     calls = next(connection for connection in proxy.connections if connection.calls)
 
-    proxy.announcements.hold()
+    proxy.notifications.hold()
     monkeypatch.setattr(subscriber, "REPLY_TIMEOUT", PATIENCE)
     calls.reset()
-    await eventually(lambda: any(connection.listens for connection in proxy.connections - {deaf}))
-    proxy.announcements.resume()
+    await eventually(lambda: any(connection.listens for connection in proxy.connections - {broken}))
+    proxy.notifications.resume()
     holder.release()
 
     assert await (await soon(waiter)).arelease()
@@ -234,8 +238,8 @@ async def test_a_subscription_is_asked_whether_it_stands_when_the_connection_for
 async def test_two_hundred_callers_survive_the_killing_of_every_connection(
     name: str, own_server: Server, own_admin: Redis, hurried: None
 ) -> None:
-    """S1, S7, L5, L6, F26: CLIENT KILL of everything, again and again: nobody hangs, nobody is one
-    too many, nothing is lost.
+    """S1, S7, L5, L6, F26: CLIENT KILL of everything, again and again: no caller hangs, none is one
+    too many, and no permit is lost.
     """
     capacity = 5
     limiters = [elsewhere(name, Concurrency(capacity), url=own_server.url) for _ in range(4)]
@@ -266,8 +270,8 @@ async def test_two_hundred_callers_survive_the_killing_of_every_connection(
 async def test_a_release_before_two_thousand_waiters_is_a_few_commands(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """S9, F51: the work of one release does not grow with those who wait, and one of them is woken;
-    no more connections either.
+    """S9, F51: the work of one release does not grow with the number of waiters, and wakes one of
+    them. It needs no more connections either.
     """
     holding, here, there = [elsewhere(name, Concurrency(1), url=own_server.url) for _ in range(3)]
     holder = await holding.acquire()
@@ -278,7 +282,7 @@ async def test_a_release_before_two_thousand_waiters_is_a_few_commands(
     await eventually(lambda: len(own_admin.client_list(_type="pubsub")) == 2)
     for limiter in (here, there):
         await limiter.astatus()
-    assert len(own_admin.client_list()) <= 1 + 3 * 3  # ours, and three for each of the three
+    assert len(own_admin.client_list()) <= 1 + 3 * 3  # the test's, and three for each of three
 
     own_admin.config_resetstat()
     await holder.arelease()
@@ -300,8 +304,8 @@ async def test_a_release_before_two_thousand_waiters_is_a_few_commands(
 async def test_a_storm_of_reconnections_is_one_connection_each(
     name: str, own_server: Server, own_admin: Redis, hurried: None
 ) -> None:
-    """F51, L5: everybody's connections are killed while a thousand wait: they come back by ones and
-    twos, and all get through.
+    """F51, L5: all connections are killed while a thousand callers wait. One or two connections for
+    each process come back, and all callers get through.
     """
     limiters = [elsewhere(name, Concurrency(50), url=own_server.url) for _ in range(2)]
     holders = [await limiters[0].acquire() for _ in range(50)]
@@ -333,7 +337,7 @@ async def test_a_hundred_threads_that_wait_share_three_connections(
         with limiter, room:
             pass
 
-    with limiter:  # by the portal, so that what follows is known to the server
+    with limiter:  # by the portal, so that later callers are known to the server
         pass
     holder = await asyncio.to_thread(limiter.acquire_sync)
     async with asyncio.TaskGroup() as group:

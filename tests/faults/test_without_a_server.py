@@ -1,5 +1,5 @@
-"""What an acquire does while there is no server: `on_store_error` lets it pass, or holds it to this
-process's share.
+"""An acquire while there is no server: `on_store_error` grants it, or applies this process's share
+of the limits.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def gone(own_server: Server) -> Server:
 
 
 @pytest.mark.parametrize("ask", WAYS)
-async def test_without_a_server_everybody_passes_and_holds_nothing(
+async def test_without_a_server_and_limits_every_caller_passes_and_holds_nothing(
     name: str, gone: Server, ask: Doors
 ) -> None:
-    """Given no server, when calls may pass without it, then all do at once, and what they do with
-    their permits is harmless.
+    """Given no server, when calls may pass without it, then all pass at once, and their permits can
+    be used without harm.
     """
     limiter = opened(name, gone, Concurrency(1), TOKENS)
 
@@ -69,7 +69,7 @@ async def test_without_a_server_everybody_passes_and_holds_nothing(
 async def test_without_a_server_blocks_are_entered_by_tasks_and_threads(
     name: str, gone: Server
 ) -> None:
-    """S1 ends here: no limit holds, and nobody waits; each task and thread comes out again."""
+    """S1 ends here: no limit holds, and no caller waits. Each task and thread comes out again."""
     limiter, room, door = opened(name, gone, Concurrency(1)), Room(), asyncio.Event()
 
     def thread() -> None:
@@ -84,18 +84,18 @@ async def test_without_a_server_blocks_are_entered_by_tasks_and_threads(
     await soon(asyncio.gather(*visits))
 
 
-async def test_what_is_refused_before_asking_is_refused_without_a_server_too(
+async def test_a_cost_above_the_capacity_is_refused_without_a_server_too(
     name: str, gone: Server
 ) -> None:
-    """T7: a cost that can never pass does not pass because nobody can be asked."""
+    """T7: a cost that can never pass does not pass though the server cannot be asked."""
     limiter = opened(name, gone, Concurrency(1), TOKENS)
     with pytest.raises(CostExceedsCapacityError):
         await limiter.acquire(tokens=1001)
 
 
 async def test_a_server_that_is_back_is_asked_again(name: str, own_server: Server) -> None:
-    """S1, S7: given permits of before, when the server is back, then its limits hold again, for
-    all, and none is forgotten.
+    """S1, S7: given permits from an outage, when the server is back, then its limits hold again for
+    all callers, and no permit is forgotten.
     """
     limiter, other = (
         opened(name, own_server, Concurrency(1)),
@@ -115,9 +115,9 @@ async def test_a_server_that_is_back_is_asked_again(name: str, own_server: Serve
     await at_rest(other)
 
 
-async def test_a_status_that_nobody_knows_is_an_error(name: str, gone: Server) -> None:
-    """`status` and `astatus` say that the store cannot be asked, and so does the limiter's own
-    line.
+async def test_a_status_without_a_server_and_limits_is_an_error(name: str, gone: Server) -> None:
+    """`status` and `astatus` raise that the store cannot be asked, and the repr of the limiter says
+    it, too.
     """
     limiter = opened(name, gone, Concurrency(1))
     for ask in (limiter.astatus, lambda: asyncio.to_thread(limiter.status)):
@@ -134,8 +134,8 @@ async def test_a_status_that_nobody_knows_is_an_error(name: str, gone: Server) -
 async def test_without_a_server_each_process_keeps_to_its_share(
     name: str, gone: Server, ask: Doors
 ) -> None:
-    """S1: given 5 among 2 processes, when there is no server, then each holds 2 at once, and what
-    is released goes on.
+    """S1: given 5 permits among 2 processes, when there is no server, then each process holds 2 at
+    once. A released permit can be taken again.
     """
     processes = [local(name, gone, Concurrency(5)) for _ in range(2)]
     for limiter in processes:
@@ -157,8 +157,8 @@ async def test_without_a_server_each_process_keeps_to_its_share(
 async def test_without_a_server_each_process_counts_its_share(
     name: str, gone: Server, limit: Limit
 ) -> None:
-    """T1, T2: given 10 in a long time among 3 processes, then each passes 3, and knows when it
-    could pass more.
+    """T1, T2: given 10 calls in a long time among 3 processes, then each process passes 3, and
+    knows when it could pass more.
     """
     limiter = local(name, gone, limit, processes=3)
 
@@ -190,7 +190,7 @@ async def test_limiters_of_one_name_and_store_have_one_share(name: str, gone: Se
     permit.release()
 
 
-async def test_a_share_is_nobody_elses_in_memory(name: str, gone: Server) -> None:
+async def test_a_share_is_not_shared_with_the_memory_store(name: str, gone: Server) -> None:
     """S1: a limiter of the same name in the memory store is another one."""
     mine, memory = local(name, gone, Concurrency(2)), Limiter(name, Concurrency(2))
     async with mine, memory, memory:
@@ -198,7 +198,7 @@ async def test_a_share_is_nobody_elses_in_memory(name: str, gone: Server) -> Non
 
 
 async def test_each_key_has_a_share_of_its_own(name: str, gone: Server) -> None:
-    """S1: whichever object asks for the key."""
+    """S1: the share belongs to the key, whichever object asks for it."""
     limiter = local(name, gone, Concurrency(2))
     async with limiter["a"], limiter["b"]:
         assert not await soon(limiter["a"].atry_acquire())
@@ -217,9 +217,7 @@ async def test_a_status_without_a_server_is_that_of_the_share(name: str, gone: S
         assert await soon(asyncio.to_thread(limiter.status)) == status
 
 
-async def test_what_is_settled_without_a_server_is_settled_in_the_share(
-    name: str, gone: Server
-) -> None:
+async def test_a_settlement_without_a_server_counts_in_the_share(name: str, gone: Server) -> None:
     limiter = local(name, gone, TOKENS)
     async with limiter.acquire(tokens=400) as permit:
         permit.settle(tokens=30)
@@ -227,11 +225,11 @@ async def test_what_is_settled_without_a_server_is_settled_in_the_share(
 
 
 @pytest.mark.parametrize("ask", ["acquire", "atry_acquire"])
-async def test_a_cost_beyond_the_share_is_told_from_one_beyond_the_limit(
+async def test_the_error_of_a_cost_beyond_the_share_differs_from_that_beyond_the_limit(
     name: str, gone: Server, ask: str
 ) -> None:
-    """Promise 8: not without the server, but with it: a StoreError that says so, and why the store
-    could not be asked.
+    """Promise 8: the cost could pass with the server, so the error is a StoreError. It says so, and
+    why the store could not be asked.
     """
     limiter = local(name, gone, Concurrency(5), TOKENS)
 
@@ -246,11 +244,11 @@ async def test_a_cost_beyond_the_share_is_told_from_one_beyond_the_limit(
 # Waiting ------------------------------------------------------------------------------------------
 
 
-async def test_who_waited_at_the_server_goes_on_in_the_order_of_arrival(
+async def test_tasks_that_waited_at_the_server_go_on_in_the_order_of_arrival(
     name: str, own_server: Server
 ) -> None:
-    """S1, S6: given a queue at the server, when it dies, then all pass through the share, as they
-    came and no more at once.
+    """S1, S6: given a queue at the server, when the server dies, then all pass through the share,
+    in order of arrival and no more at once.
     """
     limiter, other = (
         local(name, own_server, Concurrency(2)),
@@ -280,7 +278,7 @@ async def test_who_waited_at_the_server_goes_on_in_the_order_of_arrival(
 async def test_threads_that_waited_at_the_server_go_on_in_the_order_of_arrival(
     name: str, own_server: Server
 ) -> None:
-    """S1, S6: the same for threads: they pass one after the other, as they came."""
+    """S1, S6: the same for threads: they pass one after the other, in order of arrival."""
     limiter, other = (
         local(name, own_server, Concurrency(2)),
         elsewhere(name, Concurrency(2), url=own_server.url),
@@ -306,8 +304,12 @@ async def test_threads_that_waited_at_the_server_go_on_in_the_order_of_arrival(
         holder.release()
 
 
-async def test_who_gives_up_waiting_for_the_share_leaves_nothing(name: str, gone: Server) -> None:
-    """S7, L4: cancelled among others, they are out at once, and those behind them move forward."""
+async def test_a_caller_that_gives_up_waiting_for_the_share_leaves_its_queue(
+    name: str, gone: Server
+) -> None:
+    """S7, L4: callers that are cancelled among others leave at once, and those behind them move
+    forward.
+    """
     limiter = local(name, gone, Concurrency(2))
     holder = await soon(limiter.acquire())
     waiters = [asyncio.create_task(enter(limiter)) for _ in range(3)]
@@ -327,7 +329,9 @@ async def test_who_gives_up_waiting_for_the_share_leaves_nothing(name: str, gone
 async def test_a_cancelled_call_does_not_go_on_without_the_server(
     name: str, own_server: Server
 ) -> None:
-    """L4, S7: cancelled while it asks a server that stands still, it is out, here and there."""
+    """L4, S7: a caller that is cancelled while it asks a server that stands still leaves both the
+    process and the server.
+    """
     limiter = local(name, own_server, Concurrency(2))
     await (await soon(limiter.acquire())).arelease()
     own_server.pause()
@@ -355,15 +359,15 @@ async def test_no_more_wait_for_the_share_than_may_wait(name: str, gone: Server)
 
 
 @pytest.mark.proof
-async def test_nobody_waits_longer_because_the_server_was_asked_first(
+async def test_waits_at_the_server_and_for_the_share_together_last_max_sleep(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch, slack: Slack
 ) -> None:
     """Given a wait at a server that dies, when the share has no room either, then both waits
-    together are `max_sleep`.
+    together last `max_sleep`.
     """
     monkeypatch.setattr(
         reconnection, "OUTAGE", 0.2
-    )  # it is given up before the patience of the caller ends
+    )  # the process gives up the server before the caller's max_sleep ends
     limiter, other = (
         local(name, own_server, Concurrency(2)),
         elsewhere(name, Concurrency(2), url=own_server.url),
@@ -390,8 +394,8 @@ async def waited(limiter: Limiter, max_sleep: float | None) -> Permit:
     return await limiter.acquire(max_sleep=max_sleep)
 
 
-async def test_a_refusal_is_an_answer(name: str, own_server: Server) -> None:
-    """T8: given a server that refuses, then nobody goes past it."""
+async def test_a_refusal_of_the_server_is_not_an_outage(name: str, own_server: Server) -> None:
+    """T8: given a server that refuses, then no caller goes without it."""
     limiter = local(name, own_server, Concurrency(2), max_waiters=0)
     holders = [await soon(limiter.acquire()) for _ in range(2)]
 
@@ -405,9 +409,9 @@ async def test_a_refusal_is_an_answer(name: str, own_server: Server) -> None:
         assert await holder.arelease()
 
 
-async def test_a_pause_holds_who_does_without_the_store(name: str, gone: Server) -> None:
-    """T3: given a share of the limits, when it is paused, then nobody passes by it; where nothing
-    is limited, everybody does.
+async def test_a_pause_holds_callers_of_the_share(name: str, gone: Server) -> None:
+    """T3: given a share of the limits, when it is paused, then no caller passes it. Without limits,
+    every caller passes.
     """
     limiter, free = local(name, gone, Concurrency(4)), opened(name, gone, Concurrency(4))
 
@@ -421,8 +425,10 @@ async def test_a_pause_holds_who_does_without_the_store(name: str, gone: Server)
     (await soon(free.acquire())).release()
 
 
-async def test_nothing_is_kept_of_those_who_have_passed(name: str, gone: Server) -> None:
-    """S9: neither permits nor errors pile up in a limiter that does without its store for long."""
+async def test_a_limiter_without_its_store_keeps_no_permits_and_errors(
+    name: str, gone: Server
+) -> None:
+    """S9: no permits and errors pile up in a limiter that goes without its store for long."""
     for limiter in (opened(name, gone, Concurrency(4)), local(name, gone, Concurrency(4))):
         await soon(asyncio.gather(*(enter_and_leave(limiter) for _ in range(20))))
         gc.collect()
@@ -441,7 +447,7 @@ async def enter_and_leave(limiter: Limiter) -> None:
 
 
 def test_a_memory_store_is_never_away(name: str) -> None:
-    """What is said about its failing is taken, and changes nothing."""
+    """The memory store accepts `on_store_error`, which changes nothing."""
     for options in ({"on_store_error": "open"}, {"on_store_error": "local", "processes": 3}):
         limiter = Limiter(name, Concurrency(1), **options)  # type: ignore[arg-type]  # options by name
         with limiter:
@@ -451,8 +457,8 @@ def test_a_memory_store_is_never_away(name: str) -> None:
 
 
 async def test_a_share_is_resumed_and_reset_without_the_store(name: str, gone: Server) -> None:
-    """Given a share that is paused and spent, when it is resumed and reset, then it passes calls
-    again; nothing stops those without limits.
+    """Given a share that is paused and spent, when it is resumed and reset, then it grants calls
+    again. Without limits all calls pass throughout.
     """
     limiter, free = local(name, gone, Rate(4, per=AGES)), opened(name, gone, Rate(4, per=AGES))
     for _ in range(2):

@@ -19,7 +19,7 @@ from redis import Redis
 
 import headgate
 from tests import loops
-from tests.faults.scene import everybody
+from tests.faults.scene import members_of
 from tests.machine import scaled
 from tests.servers import Server, free_port
 from tests.step_cancel.scenes import SCENES, Scene, Unlimited, scenes_of
@@ -168,7 +168,7 @@ def test_who_is_interrupted_at_any_suspension_leaves_nothing_behind(
 
     if store == "redis":
         admin = request.getfixturevalue("admin")
-        assert [who for name in names for who in everybody(admin, name) if ":" in who] == [], (
+        assert [who for name in names for who in members_of(admin, name) if ":" in who] == [], (
             "who holds or waits is on the server"
         )
 

@@ -19,10 +19,10 @@ ROOT = Path(__file__).parents[2]
 SHARED = ["tests/conformance", "tests/classics"]
 STATES = "tests/faults/test_server_states.py"
 ITS_OWN = [  # of one server, which is killed, filled and made to forget
-    f"{STATES}::test_a_server_that_restarts_empty_takes_the_permits_with_it",
-    f"{STATES}::test_a_server_that_restarts_with_its_data_goes_on",
+    f"{STATES}::test_a_holder_learns_of_its_lost_permit_when_the_server_restarts_empty",
+    f"{STATES}::test_holders_and_waiters_keep_their_places_when_a_server_restarts_with_its_data",
     f"{STATES}::test_waiters_queue_again_at_a_server_that_restarts_empty",
-    f"{STATES}::test_a_busy_server_is_waited_for",
+    f"{STATES}::test_a_caller_waits_for_a_busy_server",
     f"{STATES}::test_a_server_with_too_many_clients_is_an_error",
 ]
 # What they show does not depend on the place, and their margins are those of a machine that does
