@@ -1,1 +1,1 @@
-"""What every store must do: one suite, run over memory and over Redis."""
+"""The behaviour that every store must have: one suite, run over memory and over Redis."""

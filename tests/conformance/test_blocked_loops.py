@@ -1,6 +1,7 @@
-"""A blocking acquire in a thread whose event loop runs: what it waits for may never happen.
+"""A blocking acquire in a thread whose event loop runs: the event that would end its wait may never
+happen.
 
-Each story is a program of its own: in the process of the tests other threads run.
+Each scenario is a program of its own, because other threads run in the process of the tests.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def test_a_blocking_acquire_that_only_its_own_loop_could_end_raises(
     assert "`async with`" in done.stderr
 
 
-def test_a_blocking_acquire_that_is_willing_to_wait_for_a_while_is_refused_then(
+def test_a_blocking_acquire_with_max_sleep_is_refused_after_that_time(
     name: str, url: str | None
 ) -> None:
     """H1: it does not wait for ever."""
@@ -86,9 +87,7 @@ def test_a_blocking_acquire_that_is_willing_to_wait_for_a_while_is_refused_then(
     assert "MaxSleepExceededError" in done.stderr
 
 
-def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once(
-    name: str, url: str | None
-) -> None:
+def test_a_blocking_acquire_under_a_rate_passes_and_warns_once(name: str, url: str | None) -> None:
     """H1: two calls block the loop for half a second each.
 
     The warning names the line that blocks.
@@ -106,7 +105,7 @@ def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once(
     )
 
 
-def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(
+def test_a_blocking_acquire_for_a_permit_of_another_thread_passes_and_warns_once(
     name: str, url: str | None
 ) -> None:
     """H1: a thread holds the permit, and releases it."""
@@ -142,10 +141,10 @@ RELEASED = {
 
 
 @pytest.mark.parametrize("way", RELEASED)
-def test_a_blocking_acquire_whose_permit_another_thread_will_release_waits_in_memory(
+def test_in_memory_a_blocking_acquire_waits_for_a_permit_that_another_thread_will_release(
     way: str, name: str
 ) -> None:
-    """H1: a task of the blocked loop was granted it.
+    """H1: a task of the blocked loop was granted the permit.
 
     On Redis its release would wait for that loop.
     """
@@ -153,8 +152,8 @@ def test_a_blocking_acquire_whose_permit_another_thread_will_release_waits_in_me
     assert done.stdout == "entered\n", done.stderr
 
 
-def test_a_blocking_acquire_that_need_not_wait_says_nothing(name: str, url: str | None) -> None:
-    """H1: in a coroutine, too."""
+def test_a_blocking_acquire_that_need_not_wait_gives_no_warning(name: str, url: str | None) -> None:
+    """H1: this holds in a coroutine, too."""
     done = ended("return block()", name, url)
     assert (done.stdout, done.stderr) == ("entered\n", "")
 
@@ -191,9 +190,11 @@ ENTERS = {"limiter": "async with api: pass", "acquire": "async with api.acquire(
 @pytest.mark.parametrize("way", ENTERS)
 @pytest.mark.parametrize("released", ["before", "after"])
 @pytest.mark.parametrize(
-    "limits", ["Concurrency(1)", "Concurrency(1), Rate(10**6, per=1)"], ids=["places", "and a rate"]
+    "limits",
+    ["Concurrency(1)", "Concurrency(1), Rate(10**6, per=1)"],
+    ids=["permits", "and a rate"],
 )
-def test_a_loop_that_is_closed_under_waiters_prints_nothing_and_keeps_nothing(
+def test_a_loop_that_is_closed_before_its_waiters_prints_nothing_and_holds_nothing(
     way: str, released: str, limits: str
 ) -> None:
     """F7, F9, S7: the permit is released before the loop is closed, on its way to a waiter, or
@@ -214,7 +215,7 @@ def test_a_loop_that_is_closed_under_waiters_prints_nothing_and_keeps_nothing(
 
 @pytest.mark.parametrize("way", ENTERS)
 def test_an_asyncio_run_that_ends_while_tasks_wait_prints_nothing(way: str) -> None:
-    """F9, S7: asyncio cancels them, and the next run finds all free."""
+    """F9, S7: asyncio cancels the tasks, and the next run finds all permits free."""
     text = f"""
 import asyncio
 from headgate import Concurrency, Limiter

@@ -1,4 +1,4 @@
-"""Nothing lost: whoever gives up, at whatever moment, leaves everything as if it had never come
+"""Nothing is lost: a caller that gives up, at any moment, leaves everything as if it had never come
 (T5, S7, L4, F1 to F5, F8).
 """
 
@@ -23,7 +23,9 @@ from tests.world import HOUR, World, at_rest, soon, told, until, waiting
 
 @told
 async def test_waiters_that_give_up_leave_the_queue_to_the_others(world: World) -> None:
-    """S6, L6: ten wait for one place, every other one gives up; the rest come through in order."""
+    """S6, L6: ten callers wait for one permit, and every other one gives up. The others enter in
+    order.
+    """
     limiter = world.limiter(Concurrency(1))
     order: list[int] = []
     holder = await limiter.acquire()
@@ -45,8 +47,8 @@ async def test_waiters_that_give_up_leave_the_queue_to_the_others(world: World) 
 
 
 @told
-async def test_a_release_and_a_cancel_in_one_breath_lose_nothing(world: World) -> None:
-    """F5: the woken waiter is cancelled before it runs; the place goes on to the next one."""
+async def test_a_release_and_a_cancellation_in_one_turn_lose_no_permit(world: World) -> None:
+    """F5: the woken waiter is cancelled before it runs, and the permit goes to the next waiter."""
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
     first, second = asyncio.create_task(_acquired(limiter)), asyncio.create_task(_acquired(limiter))
@@ -61,7 +63,7 @@ async def test_a_release_and_a_cancel_in_one_breath_lose_nothing(world: World) -
 
 
 @told
-async def test_a_timeout_comes_out_once_and_leaves_nothing(world: World) -> None:
+async def test_a_timeout_is_raised_once_and_leaves_no_cancellation_behind(world: World) -> None:
     """F8: `asyncio.timeout` turns exactly one cancellation into its TimeoutError, and the task is
     as good as before.
     """
@@ -83,8 +85,8 @@ async def test_a_timeout_comes_out_once_and_leaves_nothing(world: World) -> None
 
 @told
 async def test_a_task_group_that_fails_gives_everything_back(world: World) -> None:
-    """F8: one fails, its siblings are cancelled inside and in the queue, and the error is the one
-    that was raised.
+    """F8: one task fails, and its siblings are cancelled inside and in the queue. The error is the
+    one that was raised.
     """
     limiter = world.limiter(Concurrency(2))
 
@@ -108,8 +110,8 @@ async def test_a_task_group_that_fails_gives_everything_back(world: World) -> No
 
 
 @told
-async def test_a_release_that_is_cancelled_is_still_a_release(world: World) -> None:
-    """F3: who is cancelled while it gives back has given back."""
+async def test_a_release_that_is_cancelled_has_released_the_permit(world: World) -> None:
+    """F3: a caller that is cancelled while it releases has released."""
     limiter = world.limiter(Concurrency(1))
     for at in count():
         permit = await soon(limiter.acquire())
@@ -140,7 +142,7 @@ async def test_a_body_that_is_cancelled_gives_its_permit_back(world: World) -> N
 
 @told
 async def test_thousands_of_waiters_give_up_at_once(world: World) -> None:
-    """F18: cancelling a large queue takes no longer than it takes to say so."""
+    """F18: the cancellation of a large queue costs no more than the calls that cancel its tasks."""
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
     callers = [asyncio.create_task(_acquired(limiter)) for _ in range(3000)]
@@ -157,11 +159,11 @@ async def test_thousands_of_waiters_give_up_at_once(world: World) -> None:
     await at_rest(limiter)
 
 
-# Bookings -----------------------------------------------------------------------------------------
+# Reservations -------------------------------------------------------------------------------------
 
 
 def assert_through(through: list[tuple[int, Permit]], rate: int) -> None:
-    """T1, T3: in order, and at no time faster than the rate."""
+    """T1, T3: the callers pass in order, and at no time faster than the rate."""
     order = [index for index, _ in through]
     moments = [permit.t for _, permit in through]
     assert order == sorted(order)
@@ -170,8 +172,8 @@ def assert_through(through: list[tuple[int, Permit]], rate: int) -> None:
 
 
 def assert_within_the_rate(moments: list[int], rate: int) -> None:
-    """T1: from an empty bucket of capacity `rate`: k grants take at least the time of k - capacity
-    tokens, from any start.
+    """T1: given an empty bucket of capacity `rate`, then k grants take at least the time of k -
+    capacity tokens, from any start.
     """
     gap = 1_000_000 // rate
     for start in range(len(moments)):
@@ -180,14 +182,14 @@ def assert_within_the_rate(moments: list[int], rate: int) -> None:
 
 
 @told
-async def test_bookings_move_forward_when_others_give_up(world: World) -> None:
-    """Many callers on one bucket, every other one cancelled: the rest are through in half the time,
-    in order.
+async def test_reservations_move_forward_when_others_give_up(world: World) -> None:
+    """Given many callers on one bucket, when every other one is cancelled, then the others pass in
+    half the time, in order.
 
-    In memory 1,000 callers due over 10 s are through in exactly 5 s. On the server the same story
-    is 600 callers due over 3 s.
+    In memory 1,000 callers due over 10 s pass in exactly 5 s. On the server the same scenario has
+    600 callers due over 3 s.
     """
-    rate, crowd = (100, 1000) if world.virtual else (200, 600)
+    rate, callers_in_all = (100, 1000) if world.virtual else (200, 600)
     limiter = world.limiter(Rate(rate, per=1, initial=0))
     through: list[tuple[int, Permit]] = []
 
@@ -196,7 +198,7 @@ async def test_bookings_move_forward_when_others_give_up(world: World) -> None:
             through.append((index, permit))
 
     start = world.now()
-    callers = [asyncio.create_task(caller(index)) for index in range(crowd)]
+    callers = [asyncio.create_task(caller(index)) for index in range(callers_in_all)]
     await asyncio.sleep(0)
     await limiter.astatus()  # arrives after all of them
     for task in callers[::2]:
@@ -204,7 +206,7 @@ async def test_bookings_move_forward_when_others_give_up(world: World) -> None:
     await asyncio.wait(callers)
 
     took = world.now() - start
-    assert [index for index, _ in through] == list(range(1, crowd, 2))
+    assert [index for index, _ in through] == list(range(1, callers_in_all, 2))
     assert_through(through, rate)
     if world.virtual:
         assert took == pytest.approx(5.0, abs=1e-6)
@@ -213,43 +215,45 @@ async def test_bookings_move_forward_when_others_give_up(world: World) -> None:
 
 
 @pytest.mark.proof
-def test_bookings_move_forward_over_processes(name: str, redis_url: str) -> None:
-    """The same at full size: 1,000 callers in 4 processes, due over 10 s, every other one gives up:
-    through in 5 s, in order.
+def test_reservations_move_forward_over_processes(name: str, redis_url: str) -> None:
+    """The same at full size: given 1,000 callers in 4 processes, due over 10 s, when every other
+    one gives up, then the others pass in 5 s, in order.
 
-    S6 over processes: within each process the order is that of arrival; T3 over all: moments rise
+    S6 over processes: within each process the order is that of arrival. T3 over all: moments rise
     with the fences.
     """
-    rate, crowd, processes = 100, 1000, 4
+    rate, callers_in_all, processes = 100, 1000, 4
     start = time.monotonic()
     with ExitStack() as stack:
-        crowds = [
-            stack.enter_context(running("crowd", redis_url, name, rate, crowd // processes))
+        programs = [
+            stack.enter_context(
+                running("crowd", redis_url, name, rate, callers_in_all // processes)
+            )
             for _ in range(processes)
         ]
-        assert [each.line() for each in crowds] == ["asked"] * processes
-        for each in crowds:
+        assert [each.line() for each in programs] == ["asked"] * processes
+        for each in programs:
             each.tell("cancel")
-        assert [each.line() for each in crowds] == ["gave up"] * processes
+        assert [each.line() for each in programs] == ["gave up"] * processes
         gave_up = time.monotonic()
-        said = [[tuple(map(int, line.split())) for line in each.lines()] for each in crowds]
+        said = [[tuple(map(int, line.split())) for line in each.lines()] for each in programs]
 
     for through in said:
         assert [index for index, _, _ in through] == sorted(index for index, _, _ in through)
-        assert {index for index, _, _ in through} >= set(range(1, crowd // processes, 2))
-    everybody = sorted((fence, t) for through in said for _, fence, t in through)
-    moments = [t for _, t in everybody]
+        assert {index for index, _, _ in through} >= set(range(1, callers_in_all // processes, 2))
+    grants = sorted((fence, t) for through in said for _, fence, t in through)
+    moments = [t for _, t in grants]
     assert moments == sorted(moments)
     assert_within_the_rate(moments, rate)
-    early = len(everybody) - crowd // 2  # those who were let in before they could give up
+    early = len(grants) - callers_in_all // 2  # callers that were granted before they could give up
     assert early <= rate * (gave_up - start) + 10
     assert moments[-1] - moments[0] <= len(moments) * 1_000_000 // rate + scaled(1_000_000)
 
 
 @told
-async def test_a_cancelled_booking_is_refunded(world: World) -> None:
-    """T5, T8: before its moment a booking costs nothing, whether it waits in the queue or sleeps
-    until its moment is near.
+async def test_a_cancelled_reservation_is_refunded(world: World) -> None:
+    """T5, T8: before its moment a reservation costs nothing, whether its caller waits in the queue
+    or sleeps until its moment.
     """
     limiter = world.limiter(Rate(1, per=2 * world.beat), Rate(100, per=1000 * HOUR, unit="tokens"))
 
@@ -266,7 +270,9 @@ async def test_a_cancelled_booking_is_refunded(world: World) -> None:
 
 
 async def unless_it_passes(limiter: Limiter, world: World, **units: int) -> Permit | None:
-    """Give an acquire up before its moment; the permit, where a stall has brought that moment."""
+    """Give an acquire up before its moment. The result is its permit if a stall has brought that
+    moment.
+    """
     try:
         async with asyncio.timeout(world.beat / 4):
             return await limiter.acquire(**units)
@@ -275,8 +281,8 @@ async def unless_it_passes(limiter: Limiter, world: World, **units: int) -> Perm
 
 
 @told
-async def test_who_comes_after_a_cancelled_booking_takes_its_moment(world: World) -> None:
-    """T5: what the cancelled one would have used is the next one's."""
+async def test_the_caller_after_a_cancelled_reservation_takes_its_moment(world: World) -> None:
+    """T5: the next caller gets the tokens that the cancelled one would have used."""
     limiter = world.limiter(Rate(1, per=2 * world.beat))
     first = await limiter.acquire()
     while passed := await unless_it_passes(limiter, world):
@@ -288,8 +294,8 @@ async def test_who_comes_after_a_cancelled_booking_takes_its_moment(world: World
 
 
 @told
-async def test_a_window_forgets_what_was_cancelled(world: World) -> None:
-    """T5 for windows: as if it had never been there."""
+async def test_a_window_forgets_cancelled_calls(world: World) -> None:
+    """T5 for windows: as if the cancelled caller had never been there."""
     limiter = world.limiter(Window(3, per=2 * world.beat))
     first = await limiter.acquire(3)
     callers = [asyncio.create_task(_acquired(limiter)) for _ in range(6)]
@@ -308,19 +314,19 @@ async def test_a_window_forgets_what_was_cancelled(world: World) -> None:
 
 
 async def free(limiter: Limiter) -> list[Permit]:
-    """Nothing is in the way."""
+    """Leave the permit free."""
     return []
 
 
 async def taken(limiter: Limiter) -> list[Permit]:
-    """Somebody holds the place, and lets go while the caller waits."""
+    """Hold the permit, and release it while the caller waits."""
     permit = await limiter.acquire()
     asyncio.get_running_loop().call_later(0.003, permit.release)
     return [permit]
 
 
 async def spent(limiter: Limiter) -> list[Permit]:
-    """The token of this beat is spent."""
+    """Spend the token of this beat."""
     permit = await limiter.acquire()
     await permit.arelease()
     return [permit]
@@ -333,10 +339,10 @@ async def spent(limiter: Limiter) -> list[Permit]:
 async def test_a_cancellation_at_any_suspension_leaves_nothing_behind(
     world: World, way: str, before: Callable[[Limiter], object], entered: str
 ) -> None:
-    """STEP: for every k, cancel at the k-th suspension of an entry; then nothing is held, nobody
-    waits, nothing was charged.
+    """STEP: for every k, cancel at the k-th suspension of an entry. Then no permit is held, no
+    caller waits, and no token was charged.
 
-    Only a caller that was let in before it was cancelled has paid for it.
+    Only a caller that was granted before it was cancelled has paid for it.
     """
     for at in count():
         limits = Concurrency(1), Rate(1, per=world.beat), Rate(100, per=1000 * HOUR, unit="tokens")

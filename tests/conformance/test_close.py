@@ -1,5 +1,5 @@
-"""A limiter can be closed: new acquires are refused, waiters are served or refused, and what was
-said has arrived.
+"""A limiter can be closed: new acquires are refused, waiters are served or refused, and earlier
+requests have arrived.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ LINES = pytest.mark.parametrize("options", OPTIONS, ids=["plain", "watched", "fa
 async def test_after_aclose_each_acquire_of_a_task_is_refused(
     world: World, ask: Callable[[Limiter], Coroutine[Any, Any, None]], options: dict[str, Any]
 ) -> None:
-    """Promise 10: of the limiter and of its keys; other limiters of the name go on."""
+    """Promise 10: this is true of the limiter and of its keys. Other limiters of the name go on."""
     limiter = world.limiter(Concurrency(1), **options)
     before = limiter["k"]
     await ask(limiter)
@@ -157,7 +157,7 @@ async def test_waiters_are_served_before_aclose_returns(
     limits: list[Any],
     options: dict[str, Any],
 ) -> None:
-    """L1: given three who wait, when the limiter is closed, then all three pass, and then the close
+    """L1: given three waiters, when the limiter is closed, then all three pass, and then the close
     returns.
     """
     limiter = world.limiter(*limits, **options)
@@ -179,13 +179,15 @@ async def test_waiters_are_served_before_aclose_returns(
 @LIMITS
 @LINES
 @told
-async def test_waiters_are_refused_on_request_and_give_their_places_up(
+async def test_waiters_are_refused_on_request_and_leave_the_queue(
     world: World,
     ask: Callable[[Limiter], Coroutine[Any, Any, None]],
     limits: list[Any],
     options: dict[str, Any],
 ) -> None:
-    """S6, L6: those of the limiter and of its keys; those of another limiter of the name go on."""
+    """S6, L6: waiters of the limiter and of its keys are refused. Those of another limiter of the
+    name go on.
+    """
     limiter, other = world.limiter(*limits, **options), world.limiter(*limits)
     permits = [await limiter.acquire(), await limiter["k"].acquire()]
     callers = [asyncio.create_task(ask(limiter)) for _ in range(3)]
@@ -243,7 +245,7 @@ def test_waiting_threads_are_served_or_refused(
 
 @told
 async def test_a_caller_that_is_cancelled_while_it_is_refused_is_cancelled(world: World) -> None:
-    """L6: and it gives its place up."""
+    """L6: and it leaves the queue."""
     limiter = world.limiter(Concurrency(1))
     permit = await limiter.acquire()
     caller = asyncio.create_task(entered(limiter))
@@ -279,7 +281,7 @@ async def test_waiters_can_be_refused_after_a_close_that_would_serve_them(world:
 
 
 @told
-async def test_what_was_held_can_be_given_back_and_seen_after_the_close(world: World) -> None:
+async def test_a_permit_can_be_released_and_settled_after_the_close(world: World) -> None:
     """L6: release, settle, status and flush go on; a further close does nothing."""
     limiter = world.limiter(Concurrency(1), Rate(100, per=HOUR, unit="tokens"))
     permit = await limiter.acquire(tokens=10)
@@ -294,7 +296,9 @@ async def test_what_was_held_can_be_given_back_and_seen_after_the_close(world: W
 
 
 @pytest.mark.parametrize("store_kind", ["redis"])
-async def test_when_aclose_returns_the_server_has_what_was_said(store: str, name: str) -> None:
+async def test_when_aclose_returns_the_server_has_all_earlier_requests(
+    store: str, name: str
+) -> None:
     """L6: a release, and an update."""
     limiter, other = (Limiter(name, Concurrency(2), store=store) for _ in range(2))
     async with limiter:
@@ -321,7 +325,7 @@ async def test_aclose_without_a_server_is_a_store_error_and_the_limiter_is_close
         await limiter.acquire()
 
 
-async def test_close_in_an_event_loop_says_what_to_write_and_closes_nothing(
+async def test_close_in_an_event_loop_is_an_error_that_names_aclose_and_closes_nothing(
     store: Any, name: str
 ) -> None:
     """It would wait for the loop that it blocks."""
@@ -331,7 +335,7 @@ async def test_close_in_an_event_loop_says_what_to_write_and_closes_nothing(
     await entered(limiter)
 
 
-def test_a_key_is_not_closed_alone(name: str) -> None:
+def test_close_of_a_single_key_is_an_error(name: str) -> None:
     """A message names the way out."""
     key = Limiter(name, Concurrency(1), store=MemoryStore())["k"]
     with pytest.raises(TypeError, match="of the whole limiter"):
@@ -354,15 +358,15 @@ def test_the_child_of_a_fork_does_not_wait_for_waiters_of_its_parent(name: str) 
     waiter.join()
 
 
-def test_close_in_a_signal_handler_does_not_wait_for_what_it_interrupted(
+def test_close_in_a_signal_handler_does_not_wait_for_the_acquire_that_it_interrupted(
     store_kind: str, name: str, redis_url: str
 ) -> None:
-    """Promise 10: it says so, and the acquire goes on."""
+    """Promise 10: an error reports it, and the acquire goes on."""
     said = finished("close_in_handler", name, "memory://" if store_kind == "memory" else redis_url)
     assert "has interrupted in this thread" in said
 
 
-def test_waiters_of_a_closed_loop_are_not_waited_for(name: str) -> None:
+def test_close_does_not_wait_for_waiters_of_a_closed_loop(name: str) -> None:
     """L6: nothing can wake them."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     loop = asyncio.new_event_loop()
@@ -378,7 +382,7 @@ def test_waiters_of_a_closed_loop_are_not_waited_for(name: str) -> None:
     permit.release()
 
 
-def test_a_close_ends_with_the_loop_of_the_waiters(
+def test_a_close_returns_when_the_loop_of_its_waiters_is_closed(
     store_kind: str, name: str, redis_url: str
 ) -> None:
     """L6: also when the loop is closed while the close waits."""
@@ -398,10 +402,10 @@ def test_a_close_ends_with_the_loop_of_the_waiters(
     permit.release()
 
 
-def test_a_close_does_not_wait_for_waiters_that_it_has_refused_in_a_loop_that_does_not_run(
+def test_a_close_does_not_wait_for_refused_waiters_in_a_stopped_loop(
     name: str,
 ) -> None:
-    """L6: they hear of it when their loop runs again."""
+    """L6: the waiters get the error when their loop runs again."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     permit = limiter.acquire_sync()
     loop, caller = with_a_waiter(limiter)
@@ -423,11 +427,11 @@ def with_a_waiter(limiter: Limiter) -> tuple[asyncio.AbstractEventLoop, asyncio.
     return loop, caller
 
 
-def test_a_close_hears_of_an_acquire_that_a_signal_handler_kept_from_saying_that_it_has_left(
+def test_a_close_returns_though_a_signal_handler_interrupted_the_end_of_an_acquire(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise 10: neither the close of another thread hangs, nor is one refused that comes later in
-    that thread.
+    """Promise 10: the close of another thread does not hang, and neither does a later close in the
+    interrupted thread.
     """
     limiter, kept = Limiter(name, Concurrency(1), store=MemoryStore()), []
     permit = limiter.acquire_sync()
@@ -461,7 +465,7 @@ def test_a_close_hears_of_an_acquire_that_a_signal_handler_kept_from_saying_that
 
 @pytest.mark.parametrize("value", ["no", 1, None])
 async def test_refuse_waiters_is_a_bool(name: str, value: Any) -> None:
-    """Nothing is closed otherwise."""
+    """With any other value nothing is closed."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     with pytest.raises(TypeError, match=r"\.close\(refuse_waiters=.* must be a bool"):
         limiter.close(value)

@@ -1,9 +1,9 @@
-"""The crowd: tasks and threads that wait for concurrency alone, and whatever may happen to them
-(S1, S6, S7, F4 to F10, F18).
+"""Local waiters: tasks and threads that wait for concurrency alone, and everything that may happen
+to them (S1, S6, S7, F4 to F10, F18).
 
-In memory such a line hands its places from hand to hand, without a lock and without the gate, as
-long as nobody asks for anything else. What is told here must not differ from a line that asks the
-gate each time.
+In memory such a queue hands its permits over without a lock and without the gate, as long as no
+caller asks for anything else. These tests find no difference from a queue that asks the gate each
+time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.stepping import WAYS, cancelled_at
 from tests.world import World, held
 
 
-def told(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The coroutine function `story`, told in memory and in virtual time."""
+def runs_in_memory(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The coroutine function `story`, run in memory and in virtual time."""
 
     def test(memory: World, **others: Any) -> None:
         memory.run(story(memory, **others))
@@ -41,30 +41,30 @@ def told(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
 
 
 def a_try(limiter: Limiter) -> None:
-    """T8: a try is refused, and free."""
+    """T8: a try is refused, and costs nothing."""
     assert not limiter.try_acquire()
 
 
 @pytest.mark.parametrize(
-    "look", [nothing, Limiter.status, repr, a_try], ids=["nobody", "status", "repr", "try"]
+    "look", [nothing, Limiter.status, repr, a_try], ids=["no look", "status", "repr", "try"]
 )
-def test_a_crowd_comes_in_in_order_whoever_looks_at_it(
+def test_local_waiters_enter_in_order_whatever_looks_at_the_queue(
     memory: World, look: Callable[[Limiter], object]
 ) -> None:
-    """S6: looking at a crowd changes nothing in it."""
+    """S6: looking at a queue changes nothing in it."""
 
     async def story() -> None:
         limiter = memory.limiter(Concurrency(2))
-        visitors = Visitors(limiter)
-        visitors.come(*range(10))
+        callers = Visitors(limiter)
+        callers.come(*range(10))
         await settled()
         look(limiter)
-        visitors.come(*range(10, 15))
+        callers.come(*range(10, 15))
         await settled()
         look(limiter)
-        await visitors.let_out()
+        await callers.let_out()
 
-        assert visitors.order == list(range(15))
+        assert callers.order == list(range(15))
         assert_all_free(limiter)
 
     memory.run(story())
@@ -80,53 +80,57 @@ KINDS: dict[str, Callable[[Limiter], Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("position", [0, 2])
-def test_whoever_asks_for_more_keeps_the_place_of_its_arrival(
+def test_a_caller_with_other_requests_keeps_its_place_among_local_waiters(
     memory: World, kind: str, position: int
 ) -> None:
-    """S6: a permit, a weight, a patience: whatever is asked for, the queue is one."""
+    """S6: a permit, a weight or a time limit: the queue is one for all requests."""
 
     async def story() -> None:
         limiter = memory.limiter(Concurrency(1), Concurrency(2, unit="mb"))
-        visitors = Visitors(limiter)
-        visitors.come("holder")
+        callers = Visitors(limiter)
+        callers.come("holder")
         await settled()
-        visitors.come(*range(position))
+        callers.come(*range(position))
         await settled()
-        visitors.come("asks", by=KINDS[kind](limiter))
+        callers.come("asks", by=KINDS[kind](limiter))
         await settled()
-        visitors.come(*range(position, 4))
+        callers.come(*range(position, 4))
         await settled()
         assert limiter.status().waiting == 5
-        await visitors.let_out()
+        await callers.let_out()
 
-        assert visitors.order == ["holder", *range(position), "asks", *range(position, 4)]
+        assert callers.order == ["holder", *range(position), "asks", *range(position, 4)]
         assert_all_free(limiter)
 
     memory.run(story())
 
 
-@told
-async def test_a_full_queue_counts_the_crowd(memory: World) -> None:
-    """S9: two tasks of the crowd wait; one who may be third at most is refused, and nothing of it
-    stays (T8).
+@runs_in_memory
+async def test_a_full_queue_counts_local_waiters(memory: World) -> None:
+    """S9: two local waiters wait. A caller that may be the third at most is refused, and leaves no
+    trace (T8).
     """
     limiter = memory.limiter(Concurrency(1))
     strict = memory.limiter(Concurrency(1), max_waiters=2)
-    visitors = Visitors(limiter)
-    visitors.come("holder", 0, 1)
+    callers = Visitors(limiter)
+    callers.come("holder", 0, 1)
     await settled()
 
     with pytest.raises(QueueFullError):
         await strict.acquire()
-    await visitors.let_out()
+    await callers.let_out()
 
-    assert visitors.order == ["holder", 0, 1]
+    assert callers.order == ["holder", 0, 1]
     assert_all_free(limiter)
 
 
-@told
-async def test_who_may_not_wait_finds_the_place_that_was_just_left(memory: World) -> None:
-    """T8, S7: what goes from hand to hand is free for those who must ask, too."""
+@runs_in_memory
+async def test_a_caller_that_may_not_wait_finds_a_permit_that_was_just_released(
+    memory: World,
+) -> None:
+    """T8, S7: a permit that is handed over locally is free for callers that must ask the gate,
+    too.
+    """
     limiter = memory.limiter(Concurrency(1), max_waiters=0)
     async with limiter:
         pass
@@ -141,28 +145,28 @@ async def test_who_may_not_wait_finds_the_place_that_was_just_left(memory: World
     assert_all_free(limiter)
 
 
-@told
-async def test_one_of_little_patience_leaves_the_crowd_as_it_was(memory: World) -> None:
-    """S6, T4: it waits among them, gives up at its time, and those behind it move forward."""
+@runs_in_memory
+async def test_a_waiter_that_times_out_leaves_the_other_waiters_in_order(memory: World) -> None:
+    """S6, T4: it waits among them and gives up at its time, and those behind it move forward."""
     limiter = memory.limiter(Concurrency(1))
-    visitors = Visitors(limiter)
-    visitors.come("holder", 0)
+    callers = Visitors(limiter)
+    callers.come("holder", 0)
     await settled()
-    visitors.come("impatient", by=limiter.acquire(max_sleep=2))
+    callers.come("impatient", by=limiter.acquire(max_sleep=2))
     await settled()
-    visitors.come(1, 2)
+    callers.come(1, 2)
     await asyncio.sleep(3)
 
     with pytest.raises(MaxSleepExceededError):
-        await visitors.tasks["impatient"]
-    await visitors.let_out()
-    assert visitors.order == ["holder", 0, 1, 2]
+        await callers.tasks["impatient"]
+    await callers.let_out()
+    assert callers.order == ["holder", 0, 1, 2]
     assert_all_free(limiter)
 
 
 @pytest.mark.exact
-@told
-async def test_a_permit_says_how_long_it_was_waited_for_though_it_came_from_hand_to_hand(
+@runs_in_memory
+async def test_a_permit_that_was_handed_over_locally_says_how_long_its_caller_waited(
     memory: World,
 ) -> None:
     limiter = memory.limiter(Concurrency(1))
@@ -176,155 +180,159 @@ async def test_a_permit_says_how_long_it_was_waited_for_though_it_came_from_hand
     assert_all_free(limiter)
 
 
-@told
-async def test_a_permit_that_is_dropped_goes_to_the_crowd(memory: World) -> None:
-    """F6, L2: its holder forgot it; the first of those who wait comes in."""
+@runs_in_memory
+async def test_a_dropped_permit_goes_to_the_next_local_waiter(memory: World) -> None:
+    """F6, L2: its holder dropped it, and the first waiter enters."""
     limiter = memory.limiter(Concurrency(1))
     permit = await limiter.acquire()
-    visitors = Visitors(limiter)
-    visitors.come(0, 1)
+    callers = Visitors(limiter)
+    callers.come(0, 1)
     await settled()
 
     with pytest.warns(ResourceWarning, match="dropped"):
         del permit
-    await visitors.let_out()
+    await callers.let_out()
 
-    assert visitors.order == [0, 1]
+    assert callers.order == [0, 1]
     assert_all_free(limiter)
 
 
 # Changed limits -----------------------------------------------------------------------------------
 
 
-@told
-async def test_more_capacity_lets_as_many_more_in(memory: World) -> None:
-    """L2, S6: five wait for one place; now there are three."""
-    visitors = Visitors(memory.limiter(Concurrency(1)))
-    visitors.come("holder", *range(5))
+@runs_in_memory
+async def test_more_capacity_grants_as_many_more_local_waiters(memory: World) -> None:
+    """L2, S6: five callers wait for one permit; now there are three."""
+    callers = Visitors(memory.limiter(Concurrency(1)))
+    callers.come("holder", *range(5))
     await settled()
 
     limiter = declared(memory.limiter(Concurrency(3)))
     await settled()
 
-    assert visitors.order == ["holder", 0, 1]
-    await visitors.let_out()
-    assert visitors.order == ["holder", *range(5)]
+    assert callers.order == ["holder", 0, 1]
+    await callers.let_out()
+    assert callers.order == ["holder", *range(5)]
     assert_all_free(limiter)
 
 
-@told
-async def test_after_a_cut_nobody_comes_in_until_enough_have_left(memory: World) -> None:
-    """S1, S6: three are inside when the capacity becomes one; the first two that leave make room
-    for nobody.
+@runs_in_memory
+async def test_after_a_lower_capacity_no_waiter_enters_until_enough_holders_have_left(
+    memory: World,
+) -> None:
+    """S1, S6: three callers are inside when the capacity becomes one. When the first two leave, no
+    waiter enters.
     """
-    visitors = Visitors(memory.limiter(Concurrency(3)))
-    visitors.come("a", "b", "c", *range(3))
+    callers = Visitors(memory.limiter(Concurrency(3)))
+    callers.come("a", "b", "c", *range(3))
     await settled()
 
     limiter = declared(memory.limiter(Concurrency(1)))
     for leaver, there in (("a", 2), ("b", 1)):
-        visitors.inside[leaver].set()
+        callers.inside[leaver].set()
         await settled()
-        visitors.come(f"after {leaver}")
+        callers.come(f"after {leaver}")
         await settled()
-        assert len(visitors.inside) == there
-    await visitors.let_out()
+        assert len(callers.inside) == there
+    await callers.let_out()
 
-    assert visitors.order == ["a", "b", "c", *range(3), "after a", "after b"]
+    assert callers.order == ["a", "b", "c", *range(3), "after a", "after b"]
     assert_all_free(limiter)
 
 
 @pytest.mark.exact
-@told
-async def test_a_crowd_under_a_rate_goes_on_at_its_pace(memory: World) -> None:
-    """T1, T3, S6: Concurrency becomes a Rate while five wait: one a second, and the holder's
-    leaving lets nobody in.
+@runs_in_memory
+async def test_local_waiters_follow_a_rate_that_replaces_their_concurrency(memory: World) -> None:
+    """T1, T3, S6: Concurrency becomes a Rate while five callers wait. One enters each second, and
+    none when the holder leaves.
     """
-    visitors = Visitors(memory.limiter(Concurrency(1)))
-    visitors.come("holder", *range(5))
+    callers = Visitors(memory.limiter(Concurrency(1)))
+    callers.come("holder", *range(5))
     await settled()
 
     limiter = declared(memory.limiter(Rate(1, per=1, initial=0)))
-    visitors.inside["holder"].set()
+    callers.inside["holder"].set()
     for seconds in range(1, 6):
         await asyncio.sleep(0.5)
-        before = list(visitors.order)
+        before = list(callers.order)
         await asyncio.sleep(0.5)
-        assert (before, visitors.order) == (
+        assert (before, callers.order) == (
             ["holder", *range(seconds - 1)],
             ["holder", *range(seconds)],
         )
 
-    await visitors.let_out()
+    await callers.let_out()
     assert limiter.status().waiting == 0
 
 
-@told
-async def test_a_queue_for_a_rate_becomes_a_crowd(memory: World) -> None:
-    """S1, S6: three wait for an hour's tokens when the rate is replaced by two places."""
-    visitors = Visitors(memory.limiter(Rate(1, per=3600, initial=0)))
-    visitors.come(0, 1, 2)
+@runs_in_memory
+async def test_waiters_for_a_rate_enter_when_concurrency_replaces_it(memory: World) -> None:
+    """S1, S6: three callers wait for an hour's tokens when two permits replace the rate."""
+    callers = Visitors(memory.limiter(Rate(1, per=3600, initial=0)))
+    callers.come(0, 1, 2)
     await settled()
 
     limiter = declared(memory.limiter(Concurrency(2)))
     await settled()
-    visitors.come(3)
+    callers.come(3)
     await settled()
 
-    assert visitors.order == [0, 1]
-    await visitors.let_out()
-    assert visitors.order == [0, 1, 2, 3]
+    assert callers.order == [0, 1]
+    await callers.let_out()
+    assert callers.order == [0, 1, 2, 3]
     assert_all_free(limiter)
 
 
-@told
-async def test_a_rate_that_is_added_paces_the_crowd_and_a_place_is_still_needed(
+@runs_in_memory
+async def test_local_waiters_need_a_permit_and_a_token_when_a_rate_is_added(
     memory: World,
 ) -> None:
-    """S1, T1, T8: both are needed from now on, and whoever was inside holds his place as before."""
-    visitors = Visitors(memory.limiter(Concurrency(1)))
-    visitors.come("holder", 0, 1)
+    """S1, T1, T8: callers need both from now on, and the holder keeps its permit as before."""
+    callers = Visitors(memory.limiter(Concurrency(1)))
+    callers.come("holder", 0, 1)
     await settled()
 
     limiter = declared(memory.limiter(Concurrency(1), Rate(1, per=10, initial=0)))
     await asyncio.sleep(30)
-    assert visitors.order == ["holder"]
-    visitors.inside["holder"].set()
+    assert callers.order == ["holder"]
+    callers.inside["holder"].set()
     await settled()
-    assert visitors.order == ["holder", 0]
-    visitors.inside[0].set()
+    assert callers.order == ["holder", 0]
+    callers.inside[0].set()
     await asyncio.sleep(9)
-    assert visitors.order == ["holder", 0]
+    assert callers.order == ["holder", 0]
     await asyncio.sleep(1)
 
-    assert visitors.order == ["holder", 0, 1]
-    await visitors.let_out()
+    assert callers.order == ["holder", 0, 1]
+    await callers.let_out()
     assert_all_free(limiter)
 
 
 # Giving up ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("looked_at", [False, True], ids=["crowd", "queue"])
+@pytest.mark.parametrize("looked_at", [False, True], ids=["local waiters", "queue"])
 @pytest.mark.parametrize("way", WAYS)
-def test_who_gives_up_at_any_suspension_leaves_the_others_as_they_were(
+def test_a_waiter_that_gives_up_at_any_suspension_leaves_the_others_in_order(
     memory: World, way: str, looked_at: bool
 ) -> None:
-    """S6, S7, L4, F1, F5: in the middle of a crowd, wherever and however it is cancelled."""
+    """S6, S7, L4, F1, F5: in the middle of the local waiters, at each suspension and in each way of
+    cancelling.
+    """
 
     async def story(at: int) -> bool:
         limiter = Limiter(f"{memory.name}-{at}", Concurrency(1), store=memory.store)
-        visitors = Visitors(limiter)
-        visitors.come("holder", 0, 1)
+        callers = Visitors(limiter)
+        callers.come("holder", 0, 1)
         await settled()
         middle = asyncio.create_task(cancelled_at(enters(limiter), way, at))
         await settled()
-        visitors.come(2, 3)
+        callers.come(2, 3)
         await settled()
         if looked_at:
             limiter.status()
-        await visitors.let_out()
-        assert visitors.order == ["holder", 0, 1, 2, 3]
+        await callers.let_out()
+        assert callers.order == ["holder", 0, 1, 2, 3]
         assert_all_free(limiter)
         return await middle
 
@@ -339,38 +347,38 @@ async def enters(limiter: Limiter) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("looked_at", [False, True], ids=["crowd", "queue"])
-def test_a_place_that_is_handed_to_one_who_gives_up_in_the_same_breath_goes_on(
+@pytest.mark.parametrize("looked_at", [False, True], ids=["local waiters", "queue"])
+def test_a_permit_for_a_waiter_that_is_cancelled_in_the_same_turn_goes_to_the_next(
     memory: World, looked_at: bool
 ) -> None:
-    """F5, S7: released, cancelled, and not a step in between; then the next of all the rest."""
+    """F5, S7: a release and a cancellation without a step in between. The next live waiters
+    enter.
+    """
 
     async def story() -> None:
         limiter = memory.limiter(Concurrency(1))
         await limiter.__aenter__()
-        visitors = Visitors(limiter)
-        visitors.come(*range(4))
+        callers = Visitors(limiter)
+        callers.come(*range(4))
         await settled()
         if looked_at:
             limiter.status()
 
         await limiter.__aexit__(None, None, None)
-        visitors.tasks[0].cancel()
-        visitors.tasks[1].cancel()
-        await visitors.let_out()
+        callers.tasks[0].cancel()
+        callers.tasks[1].cancel()
+        await callers.let_out()
 
-        assert visitors.order == [2, 3]
+        assert callers.order == [2, 3]
         assert_all_free(limiter)
 
     memory.run(story())
 
 
 @pytest.mark.parametrize("first", ["release", "timeout"])
-def test_a_timeout_in_the_moment_of_the_release_is_one_or_the_other(
-    memory: World, first: str
-) -> None:
-    """F4: at one instant of the clock, in both orders: it is inside and leaves, or it never was;
-    the next one comes in.
+def test_a_timeout_at_the_moment_of_the_release_loses_no_permit(memory: World, first: str) -> None:
+    """F4: at one instant of the clock, in both orders. The caller is inside and leaves, or it never
+    was; the next one enters.
     """
 
     async def story() -> None:
@@ -386,26 +394,26 @@ def test_a_timeout_in_the_moment_of_the_release_is_one_or_the_other(
         if first == "release":
             loop.call_later(1, queue_of(limiter).leave)
         waiter = asyncio.create_task(impatient())
-        visitors = Visitors(limiter)
+        callers = Visitors(limiter)
         await settled()
-        visitors.come("next")
+        callers.come("next")
         if first == "timeout":
             await settled()
             loop.call_later(1, queue_of(limiter).leave)
         await asyncio.wait([waiter])
-        await visitors.let_out()
+        await callers.let_out()
 
         assert (waiter.exception() is None) == (inside == ["impatient"])
-        assert visitors.order == ["next"]
+        assert callers.order == ["next"]
         assert_all_free(limiter)
 
     memory.run(story())
 
 
-@told
-async def test_a_crowd_that_gives_up_backwards_is_gone_at_once(memory: World) -> None:
-    """F18: who came last gives up first, thousands of times; nobody looks through all the others
-    for it.
+@runs_in_memory
+async def test_thousands_of_waiters_that_give_up_backwards_leave_at_once(memory: World) -> None:
+    """F18: the last callers give up first, thousands of times. Each time the queue does not search
+    through all the others.
     """
     limiter = memory.limiter(Concurrency(1))
     async with limiter:
@@ -427,11 +435,11 @@ async def test_a_crowd_that_gives_up_backwards_is_gone_at_once(memory: World) ->
 @pytest.mark.parametrize(
     "others", [(), (Concurrency(2, unit="mb"),)], ids=["alone", "behind-another-limit"]
 )
-def test_a_clock_that_steps_back_keeps_nobody_out(
+def test_a_clock_that_steps_back_keeps_no_caller_from_a_permit(
     memory: World, others: tuple[Concurrency, ...]
 ) -> None:
-    """T6, L2: time is not what a place depends on; the limit beside it is used up, and none of an
-    entry's business.
+    """T6, L2: a permit does not depend on the time. The limit beside it is used up, and an entry
+    does not need it.
     """
 
     async def story() -> None:
@@ -449,7 +457,7 @@ def test_a_clock_that_steps_back_keeps_nobody_out(
 
 
 @pytest.mark.exact
-@told
+@runs_in_memory
 async def test_a_clock_that_steps_back_grants_nothing_for_an_earlier_moment(memory: World) -> None:
     """T3, T6: the store's time stands still until the clock has caught up."""
     limiter = memory.limiter(Rate(2, per=1), Concurrency(2))
@@ -463,14 +471,14 @@ async def test_a_clock_that_steps_back_grants_nothing_for_an_earlier_moment(memo
     assert [after - before for before, after in pairwise(moments)] == [0, 500_000, 500_000]
 
 
-# Lines that come and go ---------------------------------------------------------------------------
+# Queues that come and go --------------------------------------------------------------------------
 
 
-def test_an_idle_line_that_was_let_go_comes_back_whole(
+def test_an_idle_queue_that_its_store_forgot_is_shared_again_when_it_is_used(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1, S6, T12: forgotten by its store while a limiter still has it; then a crowd comes, and
-    others find the same line.
+    """S1, S6, T12: the store has forgotten the queue while a limiter still has it. Then local
+    waiters come, and other limiters find the same queue.
     """
     monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_QUEUES", 1)
     store = MemoryStore()
@@ -480,29 +488,29 @@ def test_an_idle_line_that_was_let_go_comes_back_whole(
     assert queue_of(limiter)._loose
 
     async def story() -> None:
-        visitors = Visitors(limiter)
-        visitors.come(*range(4))
+        callers = Visitors(limiter)
+        callers.come(*range(4))
         await settled()
         assert held(Limiter(name, Concurrency(1), store=store).status()) == 1
-        await visitors.let_out()
-        assert visitors.order == list(range(4))
+        await callers.let_out()
+        assert callers.order == list(range(4))
 
     asyncio.run(story())
     assert_all_free(limiter)
 
 
-def test_a_limiter_that_is_dropped_leaves_its_visitors_in_peace(name: str) -> None:
-    """S7: nobody refers to the limiter but those inside and those who wait."""
+def test_callers_of_a_dropped_limiter_go_on(name: str) -> None:
+    """S7: only callers that are inside or wait refer to the limiter."""
     store = MemoryStore()
 
     async def story() -> None:
-        visitors = Visitors(Limiter(name, Concurrency(1), store=store))
-        visitors.come(*range(3))
+        callers = Visitors(Limiter(name, Concurrency(1), store=store))
+        callers.come(*range(3))
         await settled()
-        del visitors.limiter
+        del callers.limiter
         gc.collect()
-        await visitors.let_out()
-        assert visitors.order == [0, 1, 2]
+        await callers.let_out()
+        assert callers.order == [0, 1, 2]
 
     asyncio.run(story())
     assert_all_free(Limiter(name, Concurrency(1), store=store))
@@ -511,9 +519,9 @@ def test_a_limiter_that_is_dropped_leaves_its_visitors_in_peace(name: str) -> No
 # Processes ----------------------------------------------------------------------------------------
 
 
-def test_a_fork_in_the_middle_of_a_crowd_is_two_lines(name: str) -> None:
-    """F10, S1, S7: what the parent holds and who waits there is the parent's; the child has all
-    places, and one more for nobody.
+def test_a_fork_while_callers_wait_makes_two_queues(name: str) -> None:
+    """F10, S1, S7: the permits and the waiters of the parent stay the parent's. The child has all
+    permits of its own, and not one more.
     """
     lines = finished("fork_crowd", name).splitlines()
 

@@ -1,8 +1,8 @@
-"""A crowd of several loops: a place that is on its way from one to another, and loops that end (S1,
-S6, S7, F4, F7, F9).
+"""Local waiters of several loops: a permit that is on its way from one loop to another, and loops
+that end (S1, S6, S7, F4, F7, F9).
 
-All loops of a story run in one thread, and each goes on when it is told to: what meets what is no
-matter of chance.
+All loops of a scenario run in one thread, and each goes on when the test says so. The order of
+events is no matter of chance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.world import World, held
 
 
 class Elsewhere:
-    """Another event loop of this thread, which goes on when it is told to."""
+    """Another event loop of this thread, which goes on when the test says so."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.loop = loop or asyncio.new_event_loop()
@@ -39,7 +39,7 @@ class Elsewhere:
         self.loop.run_until_complete(settled())
 
     def end(self) -> None:
-        """As `asyncio.run` ends: all that is left is cancelled and waited for."""
+        """As `asyncio.run` ends: cancel all remaining tasks and wait for them."""
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.go_on()
@@ -53,13 +53,13 @@ def elsewhere() -> Iterator[Elsewhere]:
     other.end()
 
 
-async def comes(limiter: Limiter, order: list[object], who: object) -> None:
+async def comes(limiter: Limiter, order: list[object], caller: object) -> None:
     async with limiter:
-        order.append(who)
+        order.append(caller)
 
 
 async def first_step(work: Coroutine[Any, Any, None]) -> None:
-    """`work` up to where it waits."""
+    """Run `work` up to its first wait."""
     work.send(None)
 
 
@@ -67,12 +67,14 @@ def limiter_of_one(name: str) -> Limiter:
     return Limiter(name, Concurrency(1), store=MemoryStore())
 
 
-LOOKS = pytest.mark.parametrize("look", [nothing, Limiter.status], ids=["crowd", "queue"])
+LOOKS = pytest.mark.parametrize("look", [nothing, Limiter.status], ids=["local waiters", "queue"])
 
 
 @LOOKS
-def test_a_crowd_of_two_loops_is_one_queue(name: str, look: Callable[[Limiter], object]) -> None:
-    """S6, L2: one of each loop in turn, and each hands over to the other loop's."""
+def test_local_waiters_of_two_loops_are_one_queue(
+    name: str, look: Callable[[Limiter], object]
+) -> None:
+    """S6, L2: waiters come from both loops by turns, and each hands over to the other loop's."""
     limiter = limiter_of_one(name)
     order: list[object] = []
     with elsewhere() as one, elsewhere() as two:
@@ -89,10 +91,12 @@ def test_a_crowd_of_two_loops_is_one_queue(name: str, look: Callable[[Limiter], 
 
 
 @LOOKS
-def test_who_gives_up_while_its_place_is_on_the_way_passes_it_on(
+def test_a_waiter_that_gives_up_while_its_permit_is_on_the_way_passes_it_on(
     name: str, look: Callable[[Limiter], object]
 ) -> None:
-    """F4, S7: a thread has left to a task, which is cancelled before its loop hears of it."""
+    """F4, S7: a thread has handed its permit to a task, which is cancelled before its loop learns
+    of it.
+    """
     limiter = limiter_of_one(name)
     order: list[object] = []
     with elsewhere() as one, elsewhere() as two:
@@ -109,14 +113,14 @@ def test_who_gives_up_while_its_place_is_on_the_way_passes_it_on(
     assert_all_free(limiter)
 
 
-def test_who_gives_up_just_when_its_place_comes_gets_none(name: str) -> None:
-    """F4, S7: a thread has found it at the head of the crowd; before it is given anything, it is
-    gone.
+def test_a_waiter_that_is_cancelled_just_when_its_permit_comes_gets_none(name: str) -> None:
+    """F4, S7: a thread has found it at the head of the local waiters. It is gone before the thread
+    hands the permit over.
     """
     limiter = limiter_of_one(name)
     order: list[object] = []
 
-    class Crowd(deque[Any]):
+    class LocalWaiters(deque[Any]):
         def popleft(self) -> Any:
             head = super().popleft()
             if not first.cancelling():
@@ -124,7 +128,7 @@ def test_who_gives_up_just_when_its_place_comes_gets_none(name: str) -> None:
                 one.go_on()
             return head
 
-    queue_of(declared(limiter))._crowd = Crowd()
+    queue_of(declared(limiter))._crowd = LocalWaiters()
     queue_of(limiter)._open()
     with elsewhere() as one:
         with limiter:
@@ -136,21 +140,21 @@ def test_who_gives_up_just_when_its_place_comes_gets_none(name: str) -> None:
     assert_all_free(limiter)
 
 
-def test_who_is_closed_just_when_its_place_comes_gets_none(name: str) -> None:
-    """F4, S7: the same with one that is driven by hand and ends without being cancelled; it happens
-    twice.
+def test_a_coroutine_that_is_closed_just_when_its_permit_comes_gets_none(name: str) -> None:
+    """F4, S7: the same with a coroutine that is driven by hand and ends without being cancelled. It
+    happens twice.
     """
     limiter = limiter_of_one(name)
     driven: list[Coroutine[Any, Any, None]] = []
 
-    class Crowd(deque[Any]):
+    class LocalWaiters(deque[Any]):
         def popleft(self) -> Any:
             head = super().popleft()
             if driven:
                 driven.pop().close()
             return head
 
-    queue_of(declared(limiter))._crowd = Crowd()
+    queue_of(declared(limiter))._crowd = LocalWaiters()
     queue_of(limiter)._open()
     with elsewhere() as one:
         for _ in range(2):
@@ -162,10 +166,12 @@ def test_who_is_closed_just_when_its_place_comes_gets_none(name: str) -> None:
 
 
 @LOOKS
-def test_waiters_of_a_closed_loop_stand_in_nobodys_way(
+def test_waiters_of_a_closed_loop_delay_no_other_waiter(
     name: str, look: Callable[[Limiter], object]
 ) -> None:
-    """F7, L2: the head's loop was closed without a word; whoever leaves, leaves to the next."""
+    """F7, L2: the head's loop was closed without cancelling it, so a caller that leaves hands over
+    to the next waiter.
+    """
     limiter = limiter_of_one(name)
     order: list[object] = []
     gone = Elsewhere()
@@ -181,7 +187,7 @@ def test_waiters_of_a_closed_loop_stand_in_nobodys_way(
 
     with limiter:
         del tasks, gone
-        gc.collect()  # nothing comes back a second time (S4)
+        gc.collect()  # no permit comes back a second time (S4)
         assert held(limiter.status()) == 1
     assert_all_free(limiter)
 
@@ -189,10 +195,10 @@ def test_waiters_of_a_closed_loop_stand_in_nobodys_way(
 @pytest.mark.filterwarnings("ignore:unclosed")
 @pytest.mark.parametrize("end", ["closed", "dropped"])
 @LOOKS
-def test_a_place_on_its_way_to_a_loop_that_ends_comes_back(
+def test_a_permit_on_its_way_to_a_loop_that_ends_comes_back(
     name: str, look: Callable[[Limiter], object], end: str
 ) -> None:
-    """F7, S7: a thread has left to a task of a loop that never runs again."""
+    """F7, S7: a thread has handed its permit to a task of a loop that never runs again."""
     limiter = limiter_of_one(name)
     gone = Elsewhere(
         asyncio.SelectorEventLoop() if end == "dropped" else None
@@ -209,11 +215,11 @@ def test_a_place_on_its_way_to_a_loop_that_ends_comes_back(
 
 
 @LOOKS
-def test_a_waiter_whose_loop_is_gone_gives_nothing_back_twice(
+def test_a_waiter_of_a_closed_loop_gives_no_permit_back_twice(
     name: str, look: Callable[[Limiter], object]
 ) -> None:
-    """S1, S4, F7: it could not be told of its place, so the place went on; when its task is
-    collected, nothing more comes of it.
+    """S1, S4, F7: no notification could reach it, so the permit went on. When its task is
+    collected, no second permit comes back.
     """
     limiter = Limiter(name, Concurrency(1), store=MemoryStore(), max_sleep=60)
     gone = Elsewhere()
@@ -229,9 +235,9 @@ def test_a_waiter_whose_loop_is_gone_gives_nothing_back_twice(
     assert_all_free(limiter)
 
 
-def test_a_loop_that_is_closed_while_its_task_is_inside_keeps_no_place(name: str) -> None:
-    """F6, F7, S7: the task is collected in the middle of its block, and its place goes to
-    the next.
+def test_a_loop_that_is_closed_while_its_task_is_inside_keeps_no_permit(name: str) -> None:
+    """F6, F7, S7: the task is collected in the middle of its block, and its permit goes to the next
+    waiter.
     """
     limiter = limiter_of_one(name)
     order: list[object] = []
@@ -253,9 +259,9 @@ def test_a_loop_that_is_closed_while_its_task_is_inside_keeps_no_place(name: str
     assert_all_free(limiter)
 
 
-def test_a_cut_while_a_place_is_on_its_way_lets_nobody_in_for_it(name: str) -> None:
-    """S1: two are inside, one leaves to a task, the capacity becomes one, the task gives up: there
-    is one inside, and no more.
+def test_a_lower_capacity_while_a_permit_is_on_its_way_grants_no_waiter(name: str) -> None:
+    """S1: given two callers inside, one leaves to a task, the capacity becomes one, and the task
+    gives up. Then one caller is inside, and no more.
     """
     store = MemoryStore()
     limiter = Limiter(name, Concurrency(2), store=store)
@@ -277,10 +283,8 @@ def test_a_cut_while_a_place_is_on_its_way_lets_nobody_in_for_it(name: str) -> N
     assert_all_free(limiter)
 
 
-def test_one_loop_after_another_finds_the_line_as_it_should_be(name: str) -> None:
-    """F9, S7: the first `asyncio.run` ends while a crowd waits; in the second a crowd goes
-    through.
-    """
+def test_the_next_loop_finds_all_permits_free(name: str) -> None:
+    """F9, S7: the first `asyncio.run` ends while callers wait. In the second all callers enter."""
     limiter = limiter_of_one(name)
     order: list[object] = []
 
@@ -302,10 +306,12 @@ def test_one_loop_after_another_finds_the_line_as_it_should_be(name: str) -> Non
 
 
 @LOOKS
-def test_a_coroutine_that_is_closed_while_it_waits_was_never_there(
+def test_a_coroutine_that_is_dropped_while_it_waits_leaves_the_queue(
     name: str, look: Callable[[Limiter], object]
 ) -> None:
-    """F6: no task, no cancellation: it is begun by hand and dropped."""
+    """F6: there is no task and no cancellation, because the coroutine is begun by hand and
+    dropped.
+    """
     limiter = limiter_of_one(name)
 
     async def story() -> None:
@@ -313,25 +319,25 @@ def test_a_coroutine_that_is_closed_while_it_waits_was_never_there(
             dropped = [limiter.__aenter__() for _ in range(2)]
             for coroutine in dropped:
                 coroutine.send(None)
-            visitors = Visitors(limiter)
-            visitors.come("behind them")
+            local_callers = Visitors(limiter)
+            local_callers.come("behind them")
             await settled()
             look(limiter)
             del coroutine
             dropped.clear()
-        await visitors.let_out()
-        assert visitors.order == ["behind them"]
+        await local_callers.let_out()
+        assert local_callers.order == ["behind them"]
 
     asyncio.run(story())
     assert_all_free(limiter)
 
 
 @pytest.mark.exact
-def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_look(
+def test_waiters_that_are_due_at_once_go_in_order_though_the_loop_of_the_first_is_stalled(
     memory: World,
 ) -> None:
-    """S6, F9, F20: a batch comes while the loop of its first stands still; the others have a timer
-    each, at one moment.
+    """S6, F9, F20: a batch is due while the loop of its first waiter stands still. The others have
+    a timer each, at one moment.
     """
     limiter = memory.limiter(Rate(6, per=memory.beat, steps=True, initial=0))
     order: list[object] = []
@@ -349,9 +355,9 @@ def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_l
 
 
 @pytest.mark.exact
-def test_who_looks_when_others_before_it_are_due_too_goes_behind_them(memory: World) -> None:
-    """S6, F20: the third is woken, and by the time it looks all three are due: it lets the first
-    two go, and goes after them.
+def test_a_waiter_that_looks_when_those_before_it_are_due_goes_behind_them(memory: World) -> None:
+    """S6, F20: the third waiter is woken, and when it looks all three are due. It goes after the
+    first two.
     """
     limiter = memory.limiter(Rate(3, per=memory.beat, steps=True, initial=0))
     order: list[object] = []
@@ -359,9 +365,9 @@ def test_who_looks_when_others_before_it_are_due_too_goes_behind_them(memory: Wo
     async def story() -> None:
         callers = asyncio.gather(*(comes(limiter, order, number) for number in range(3)))
         await settled()
-        line = queue_of(limiter)
-        assert isinstance(line, MemoryQueue)
-        third = list(line._gate.queue)[2]
+        memory_queue = queue_of(limiter)
+        assert isinstance(memory_queue, MemoryQueue)
+        third = list(memory_queue._gate.queue)[2]
         memory.clock.jump(5 * memory.beat)
         cast(Waiter, third).wake()
         await callers

@@ -1,5 +1,5 @@
-"""An acquire declares the limits of its limiter, an update sets them, and nothing else changes what
-a fleet uses.
+"""An acquire declares the limits of its limiter, and an update sets them. Nothing else changes the
+limits of a fleet.
 """
 
 from __future__ import annotations
@@ -116,16 +116,16 @@ async def limits_of(world: World) -> list[Any]:
     ]
 
 
-# Who declares -------------------------------------------------------------------------------------
+# Declaring ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("act", LOOKS, ids=lambda act: act.__name__)
 @told
-async def test_nothing_but_an_acquire_or_an_update_changes_what_the_fleet_uses(
+async def test_only_an_acquire_or_an_update_changes_the_limits_of_the_fleet(
     world: World, act: Act
 ) -> None:
-    """H2: given a fleet of 20 an hour, when a limiter of 2 an hour looks, pauses or drains, then it
-    is 20 an hour still.
+    """H2: given a fleet of 20 an hour, when a limiter of 2 an hour looks, pauses or drains, then 20
+    an hour still hold.
     """
     fleet = world.limiter(FLEET)
     await soon(declare(fleet))
@@ -139,7 +139,7 @@ async def test_nothing_but_an_acquire_or_an_update_changes_what_the_fleet_uses(
 
 @pytest.mark.parametrize("act", LOOKS, ids=lambda act: act.__name__)
 @told
-async def test_an_update_outlasts_whatever_others_look_at(world: World, act: Act) -> None:
+async def test_an_update_holds_when_other_limiters_look_at_the_name(world: World, act: Act) -> None:
     fleet = world.limiter(FLEET)
     await soon(fleet.aupdate(Window(30, per=HOUR)))
 
@@ -151,7 +151,7 @@ async def test_an_update_outlasts_whatever_others_look_at(world: World, act: Act
 @ASKS
 @told
 async def test_the_first_acquire_declares(world: World, ask: Act) -> None:
-    """Given limiters that are made one after the other, then that one declares which acquires, and
+    """Given limiters that are made one after the other, then the one that acquires declares, and
     the last acquire wins.
     """
     former, later = world.limiter(FLEET), world.limiter(OTHER)
@@ -166,7 +166,7 @@ async def test_the_first_acquire_declares(world: World, ask: Act) -> None:
 
 @told
 async def test_a_constructor_declares_nothing(world: World) -> None:
-    """Given a limiter that acquires, when others are made of its name, then it goes on under its
+    """Given a limiter that acquires, when others of its name are made, then it goes on under its
     own limits.
     """
     limiter = world.limiter(Window(3, per=HOUR))
@@ -178,9 +178,9 @@ async def test_a_constructor_declares_nothing(world: World) -> None:
 
 
 @told
-async def test_limits_that_no_acquire_declared_leave_no_trace(world: World) -> None:
-    """T9: given a limiter of 10 that never acquires, when another of 1000 does, then 999
-    are left.
+async def test_limits_of_a_limiter_that_never_acquires_leave_no_trace(world: World) -> None:
+    """T9: given a limiter of 10 that never acquires, when another of 1000 does, then 999 are
+    left.
     """
     small, large = (world.limiter(Rate(amount, per=1000 * HOUR)) for amount in (10, 1000))
     await soon(small.astatus())
@@ -210,7 +210,7 @@ def test_a_thread_declares_too(store: object, name: str) -> None:
 
 
 @told
-async def test_the_classics_declare_by_entering_too(world: World) -> None:
+async def test_the_classics_declare_when_they_are_entered(world: World) -> None:
     first = Semaphore(world.name, 3, **world.place)
     async with first:
         second = Semaphore(world.name, 1, **world.place)
@@ -270,7 +270,7 @@ async def test_a_key_declares_the_limits_of_the_limiter_that_it_is_taken_from(wo
 async def test_an_update_before_the_first_acquire_overrules_the_limits_of_its_limiter(
     world: World,
 ) -> None:
-    """And it counts as the first acquire: what others declare later holds."""
+    """It also counts as the first acquire, so later declarations of others hold."""
     limiter = world.limiter(FLEET)
     await soon(limiter.aupdate(Window(30, per=HOUR)))
     for each in (limiter, world.limiter(FLEET)):
@@ -292,7 +292,7 @@ async def test_after_an_update_a_limiter_declares_nothing(world: World) -> None:
 @pytest.mark.parametrize("first", [0, 1])
 @told
 async def test_limits_that_are_new_to_the_name_replace_an_update(world: World, first: int) -> None:
-    """Whichever limiter was made first: a constructor declares nothing."""
+    """It does not matter which limiter was made first: a constructor declares nothing."""
     limiters = [world.limiter(FLEET), world.limiter(OTHER)]
     updated, new = limiters[first], limiters[1 - first]
     await soon(updated.aupdate(Window(30, per=HOUR)))
@@ -307,7 +307,7 @@ async def test_limits_that_are_new_to_the_name_replace_an_update(world: World, f
 async def test_a_drain_before_any_acquire_counts_by_the_limits_of_its_limiter(
     world: World, first: int
 ) -> None:
-    """T9: given limiters that disagree, then as much is left for the limiter as it said."""
+    """T9: given limiters that disagree, then the limiter has as much left as its drain said."""
     limiters = [world.limiter(Window(amount, per=HOUR)) for amount in (10, 1000)]
     limiters[first].drain(requests=2)
 
@@ -336,7 +336,7 @@ def test_a_limiter_that_never_acquires_is_freed_at_once(store: object, name: str
 
 
 @told
-async def test_a_status_of_a_name_that_is_new_is_what_its_own_limits_would_say(
+async def test_the_status_of_a_new_name_is_that_of_the_limiters_own_limits(
     world: World,
 ) -> None:
     limiters = [world.limiter(Concurrency(5), Rate(10, per=HOUR, initial=4)), world.limiter(OTHER)]
@@ -353,8 +353,8 @@ async def test_a_status_of_a_name_that_is_new_is_what_its_own_limits_would_say(
 
 
 @told
-async def test_a_pause_before_the_first_acquire_holds_whoever_acquires(world: World) -> None:
-    """T3: and declares nothing: the first acquire has its own limits."""
+async def test_a_pause_before_the_first_acquire_holds_every_caller(world: World) -> None:
+    """T3: the pause declares nothing, so the first acquire has its own limits."""
     await world.limiter(FLEET).apause(HOUR)
     assert (await soon(world.limiter(OTHER).astatus())).paused > 0
 
@@ -366,7 +366,7 @@ async def test_a_pause_before_the_first_acquire_holds_whoever_acquires(world: Wo
 
 @told
 async def test_a_drain_before_the_first_acquire_counts(world: World) -> None:
-    """T9: what a service says is left holds for the first calls, too."""
+    """T9: the rest that a service reports holds for the first calls, too."""
     limiter = world.limiter(Rate(10, per=1000 * HOUR))
 
     limiter.drain(requests=2)
@@ -375,7 +375,7 @@ async def test_a_drain_before_the_first_acquire_counts(world: World) -> None:
 
 
 @told
-async def test_what_was_only_paused_is_unknown(world: World) -> None:
+async def test_a_name_that_was_only_paused_is_unknown(world: World) -> None:
     await world.limiter(FLEET).apause(HOUR)
 
     with pytest.raises(UnknownLimiterError):
@@ -402,7 +402,7 @@ USES: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_each_use_of_an_unknown_name_says_so(store: object, name: str, use: Act) -> None:
+def test_each_use_of_an_unknown_name_is_an_error(store: object, name: str, use: Act) -> None:
     limiter = Limiter.attach(name, store=store)
     assert limiter.limits == ()
 
@@ -496,7 +496,7 @@ async def test_a_key_alone_is_enough_to_attach_to(world: World) -> None:
         await soon(attached(world)["b"].astatus())
 
 
-def test_what_never_blocks_is_done_as_soon_as_the_limits_are_known(
+def test_calls_without_a_wait_take_effect_when_an_attached_limiter_knows_the_limits(
     store: object, name: str
 ) -> None:
     fleet = Limiter(name, Window(5, per=HOUR), store=store)
@@ -515,11 +515,11 @@ def test_what_never_blocks_is_done_as_soon_as_the_limits_are_known(
     asyncio.run(until(lambda status: status.limits[0].capacity == 7, fleet))
 
 
-def test_what_never_blocks_and_cannot_be_done_is_logged_or_raised(
+def test_an_update_of_an_unknown_name_is_logged_or_raises(
     store: object, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In memory it is known at once that there is no such name; on Redis a line of the log
-    says so.
+    """In memory the error comes at once, because there is no such name. On Redis a line of the log
+    reports it.
     """
     limiter = Limiter.attach(name, store=store)
 

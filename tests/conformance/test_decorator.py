@@ -1,5 +1,5 @@
-"""`@limiter` on whatever can be called: a permit before the call, for as long as it runs, given
-back however it ends (F6).
+"""`@limiter` on any callable: a permit before the call, for as long as it runs, released however it
+ends (F6).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def at_most_one(name: str, store: object) -> Limiter:
 
 
 def back(limiter: Limiter) -> bool:
-    """Whether the permit is there again: what was given back without waiting takes a round trip."""
+    """Whether the permit is free again: a release without waiting takes a round trip."""
     limiter.acquire_sync(max_sleep=5).release()
     return True
 
@@ -87,7 +87,7 @@ async def test_a_coroutine_that_fails_gives_its_permit_back(world: World) -> Non
 
 
 @told
-async def test_nothing_is_taken_before_a_coroutine_is_awaited(world: World) -> None:
+async def test_no_permit_is_taken_before_a_coroutine_is_awaited(world: World) -> None:
     limiter = at_most_one(world.name, world.store)
 
     @limiter
@@ -99,7 +99,7 @@ async def test_nothing_is_taken_before_a_coroutine_is_awaited(world: World) -> N
     assert used(await at_rest(limiter)) == [0, 1]
 
 
-def test_methods_and_partials_and_callable_objects_are_functions_too(
+def test_methods_and_partials_and_callable_objects_can_be_decorated(
     store: object, name: str
 ) -> None:
     limiter = at_most_one(name, store)
@@ -148,7 +148,7 @@ async def test_a_partial_of_a_coroutine_function_is_awaited_with_its_permit(worl
     await at_rest(limiter)
 
 
-def test_what_cannot_be_called_cannot_be_decorated(store: object, name: str) -> None:
+def test_an_object_that_is_not_callable_cannot_be_decorated(store: object, name: str) -> None:
     with pytest.raises(TypeError, match="decorates"):
         at_most_one(name, store)(3)  # type: ignore[call-overload]  # that is the mistake
 
@@ -238,7 +238,7 @@ def test_a_generator_that_fails_gives_its_permit_back(store: object, name: str) 
 async def test_an_async_generator_holds_its_permit_from_the_first_step_to_the_last(
     world: World,
 ) -> None:
-    """`asend` and `athrow` reach the body, and what it yields to them comes out."""
+    """`asend` and `athrow` reach the body, and its answers come out."""
     limiter = at_most_one(world.name, world.store)
 
     @limiter
@@ -286,7 +286,7 @@ async def test_an_async_generator_that_is_closed_gives_its_permit_back(world: Wo
 
 
 @told
-async def test_what_is_thrown_into_an_async_generator_comes_out_of_it(world: World) -> None:
+async def test_an_error_thrown_into_an_async_generator_comes_out_of_it(world: World) -> None:
     limiter = at_most_one(world.name, world.store)
 
     @limiter

@@ -1,4 +1,4 @@
-"""drain(requests=...): what a service says is left holds for all who use the name, in both
+"""drain(requests=...): the rest that a service reports holds for all callers of the name, in both
 stores.
 """
 
@@ -16,8 +16,10 @@ LIMITS = [Rate(10, per=1000 * HOUR), Window(10, per=HOUR), Quota(10, per=1000 * 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=repr)
 @told
-async def test_who_comes_next_reckons_with_what_is_left(world: World, limit: Any) -> None:
-    """T1: and a higher number changes nothing."""
+async def test_the_next_callers_have_the_rest_that_a_drain_reports(
+    world: World, limit: Any
+) -> None:
+    """T1: a higher number changes nothing."""
     limiter = world.limiter(limit, Rate(10, per=1000 * HOUR, unit="tokens"), Concurrency(5))
     async with limiter.acquire(tokens=4):
         pass
@@ -43,10 +45,10 @@ async def test_who_comes_next_reckons_with_what_is_left(world: World, limit: Any
         ({"permits": 1}, ValueError, "drain a unit that a Rate, Window or Quota counts"),
     ],
 )
-def test_what_cannot_be_left_is_refused(
+def test_a_drain_to_an_impossible_rest_is_refused(
     name: str, store: object, left: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    """Before anything is sent."""
+    """The error comes before anything is sent."""
     limiter = Limiter(name, "10/hour", Concurrency(5), store=store)
 
     with pytest.raises(error, match=rf"drain\(.*{says}"):
@@ -58,7 +60,7 @@ class Tokens(int):
 
 
 @told
-async def test_a_number_may_be_of_a_class_of_the_user(world: World) -> None:
+async def test_a_drain_accepts_a_number_of_a_class_of_the_user(world: World) -> None:
     """L6: neither this call nor that of another limiter in the same turn is lost."""
     limiter, other = (
         world.limiter(Window(10, per=HOUR), name=name) for name in ("drained", "beside it")

@@ -1,5 +1,5 @@
-"""Limits that are changed while they are in use: at once, in order, and nothing is minted or lost
-by it.
+"""Limits that change while they are in use: the change holds at once and in order, grants no extra
+tokens, and loses none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def acquired(limiter: Limiter, cost: int = 1, **units: int) -> Permit:
 async def asks(
     limiter: Limiter, position: int, cost: int = 1, **units: int
 ) -> asyncio.Task[Permit]:
-    """One who waits in this position."""
+    """A task that waits in this position."""
     caller = asyncio.create_task(acquired(limiter, cost, **units))
     await waiting(limiter, position + 1)
     return caller
@@ -56,7 +56,7 @@ async def aupdate(limiter: Limiter, *limits: Any) -> None:
 
 
 async def capacity(limiter: Limiter) -> int:
-    """Of its first limit, for the store, after it has acquired once."""
+    """The capacity of its first limit in the store, after it has acquired once."""
     permit = await soon(limiter.atry_acquire())
     if permit:
         permit.release()
@@ -74,8 +74,8 @@ WAYS = pytest.mark.parametrize("change", [update, aupdate])
 async def test_more_capacity_wakes_waiters_at_once_and_in_order(
     world: World, change: Change
 ) -> None:
-    """S1, S6: given one permit and three waiters, when there are three permits, then two pass at
-    once, the first ones.
+    """S1, S6: given one permit and three waiters, when there are three permits, then the first two
+    waiters pass at once.
     """
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
@@ -96,8 +96,10 @@ async def test_more_capacity_wakes_waiters_at_once_and_in_order(
 
 @WAYS
 @told
-async def test_more_capacity_wakes_the_crowd(world: World, change: Change) -> None:
-    """S1, S6: the same for those who enter, each of whom leaves again."""
+async def test_more_capacity_wakes_tasks_that_enter_by_async_with(
+    world: World, change: Change
+) -> None:
+    """S1, S6: the same for callers that enter by `async with` and leave again."""
     limiter = world.limiter(Concurrency(1))
     inside: list[int] = []
     leave = asyncio.Event()
@@ -124,8 +126,8 @@ async def test_more_capacity_wakes_the_crowd(world: World, change: Change) -> No
 @WAYS
 @told
 async def test_less_capacity_waits_for_holders(world: World, change: Change) -> None:
-    """S1: given three holders, when there is one permit, then nobody loses what it holds, and
-    nobody passes until all are gone.
+    """S1: given three holders, when there is one permit, then no holder loses its permit. No waiter
+    passes until all holders have left.
     """
     limiter = world.limiter(Concurrency(3))
     holders = [await limiter.acquire() for _ in range(3)]
@@ -158,11 +160,11 @@ async def test_less_capacity_waits_for_holders(world: World, change: Change) -> 
     ids=str,
 )
 @told
-async def test_another_rate_mints_nothing(
+async def test_another_rate_grants_no_extra_tokens(
     world: World, change: Change, former: Any, later: Any
 ) -> None:
-    """T9: given a limit that is used up, when it is changed to and fro, then not a token of it
-    comes back by that.
+    """T9: given a limit that is used up, when it is changed to and fro, then no token comes back by
+    that.
     """
     limiter = world.limiter(former)
     for _ in range(10):
@@ -178,13 +180,13 @@ async def test_another_rate_mints_nothing(
 @WAYS
 @told
 async def test_a_faster_rate_moves_waiters_forward(world: World, change: Change) -> None:
-    """T2, T9: given one who waits for an hour, when a token comes back each beat, then it passes
-    after a beat, no sooner.
+    """T2, T9: given a caller that waits for an hour, when a token comes back each beat, then it
+    passes after a beat, no sooner.
     """
     limiter = world.limiter(Rate(1, per=HOUR))
     first, start = await limiter.acquire(), world.now()
     caller = await asks(limiter, 0)
-    empty = world.now() - start  # for so long next to nothing came back
+    empty = world.now() - start  # in that time next to no token came back
 
     await change(limiter, Rate(1, per=5 * world.beat))
     permit = await soon(caller)
@@ -197,7 +199,7 @@ async def test_a_faster_rate_moves_waiters_forward(world: World, change: Change)
 @WAYS
 @told
 async def test_a_slower_rate_holds_waiters_back(world: World, change: Change) -> None:
-    """T1, T9: given one that was to pass after some beats, when a token comes back in an hour, it
+    """T1, T9: given a caller due after some beats, when a token comes back in an hour, then it
     waits that long.
     """
     limiter = world.limiter(Rate(1, per=100 * world.beat))
@@ -217,9 +219,11 @@ async def test_a_slower_rate_holds_waiters_back(world: World, change: Change) ->
 
 @WAYS
 @told
-async def test_who_can_never_pass_any_more_is_told_so(world: World, change: Change) -> None:
+async def test_a_waiter_that_can_never_pass_any_more_gets_an_error(
+    world: World, change: Change
+) -> None:
     """T7: given waiters for five and for two, when a limit holds no more than two, then the first
-    is told, the second passes.
+    has an error, and the second passes.
     """
     limiter = world.limiter(Concurrency(5, unit="mb"))
     holder = await limiter.acquire(mb=5)
@@ -239,8 +243,8 @@ async def test_who_can_never_pass_any_more_is_told_so(world: World, change: Chan
 
 @WAYS
 @told
-async def test_many_updates_push_no_declaration_out_of_memory(world: World, change: Change) -> None:
-    """Given two parts that disagree, when updates have settled it, ten and more, then neither
+async def test_many_updates_bring_no_former_declaration_back(world: World, change: Change) -> None:
+    """Given two parts of a program that disagree, when many updates have ended that, then neither
     part's limits come back.
     """
     limiter = world.limiter(Concurrency(1))
@@ -255,8 +259,10 @@ async def test_many_updates_push_no_declaration_out_of_memory(world: World, chan
 
 @WAYS
 @told
-async def test_limits_come_and_go(world: World, change: Change) -> None:
-    """S1: given holders, when a limit joins and another one goes, then those who hold since then
+async def test_a_permit_is_counted_while_other_limits_come_and_go(
+    world: World, change: Change
+) -> None:
+    """S1: given holders, when a limit joins and another one goes, then the permits of the holders
     are still counted.
     """
     limiter = world.limiter(Concurrency(2))
@@ -302,11 +308,11 @@ RATE = Rate(100, per=1)
     ids=str,
 )
 @told
-async def test_who_holds_is_counted_under_whatever_follows(
+async def test_a_permit_is_counted_under_each_limit_that_follows(
     world: World, changes: list[list[Concurrency | Rate]], units: dict[str, int], held: list[int]
 ) -> None:
-    """S1, S7: given one who holds, when the limits change in kind or unit, then what it has of them
-    is counted until its release, and nothing of what others hold is freed by that.
+    """S1, S7: given a holder, when the limits change in kind or unit, then its part of them is
+    counted until its release. That frees no permit of others.
     """
     limiter = world.limiter(*changes[0])
     holder = await acquired(
@@ -323,12 +329,12 @@ async def test_who_holds_is_counted_under_whatever_follows(
     await at_rest(limiter)
 
 
-# Who follows --------------------------------------------------------------------------------------
+# Limiters that follow -----------------------------------------------------------------------------
 
 
 @WAYS
 @told
-async def test_all_limiters_of_the_name_follow(world: World, change: Change) -> None:
+async def test_all_limiters_of_the_name_follow_an_update(world: World, change: Change) -> None:
     limiter, other = world.limiter("1/hour"), world.limiter("1/hour")
     stranger = world.limiter("1/hour", name=f"{world.name}-other")
 
@@ -344,7 +350,7 @@ async def test_all_limiters_of_the_name_follow(world: World, change: Change) -> 
 @told
 async def test_keys_taken_afterwards_have_the_new_limits(world: World, change: Change) -> None:
     """Given a limiter and a key of it, when the limiter is updated, then keys taken afterwards
-    follow, from all of that name.
+    follow, from all limiters of that name.
     """
     limiter, other = world.limiter("1/hour"), world.limiter("1/hour")
     before = limiter["a"]
@@ -363,10 +369,8 @@ async def test_keys_taken_afterwards_have_the_new_limits(world: World, change: C
 
 @WAYS
 @told
-async def test_an_updated_key_is_that_key_alone(world: World, change: Change) -> None:
-    """And it stays so however often the key is taken again, by code that knows the limits of the
-    whole.
-    """
+async def test_an_update_of_a_key_changes_that_key_alone(world: World, change: Change) -> None:
+    """It stays so however often code that knows the limits of the whole takes the key again."""
     limiter = world.limiter("1/hour")
 
     await change(limiter["a"], "5/hour")
@@ -376,11 +380,9 @@ async def test_an_updated_key_is_that_key_alone(world: World, change: Change) ->
 
 @WAYS
 @told
-async def test_what_was_declared_before_does_not_undo_an_update(
-    world: World, change: Change
-) -> None:
-    """Given a limiter made for each request, when the limits are updated, then the next ones
-    follow; new limits win again.
+async def test_an_earlier_declaration_does_not_undo_an_update(world: World, change: Change) -> None:
+    """Given a limiter made for each request, when the limits are updated, then the next limiters
+    follow. New limits win again.
     """
     for limits in ("1/hour", "2/hour"):
         await soon(declare(world.limiter(limits)))
@@ -393,9 +395,9 @@ async def test_what_was_declared_before_does_not_undo_an_update(
 
 
 @told
-async def test_an_update_before_anything_else_holds_too(world: World) -> None:
-    """Given a name that the store has never heard of, when it is updated first of all, then the
-    code's limits are overruled.
+async def test_an_update_of_a_new_name_holds(world: World) -> None:
+    """Given a name that the store does not know, when it is updated first of all, then the update
+    overrules the code's limits.
     """
     limiter = world.limiter("1/hour")
 
@@ -405,7 +407,7 @@ async def test_an_update_before_anything_else_holds_too(world: World) -> None:
 
 
 @told
-async def test_updates_follow_one_another(world: World) -> None:
+async def test_the_last_of_several_updates_holds(world: World) -> None:
     limiter = world.limiter("1/hour")
     for amount in range(2, 8):
         limiter.update(Rate(amount, per=HOUR))
@@ -437,12 +439,12 @@ def test_a_thread_updates_too(store: object, name: str) -> None:
     asyncio.run(at_rest(limiter))
 
 
-# What is kept -------------------------------------------------------------------------------------
+# Limits that the store keeps ----------------------------------------------------------------------
 
 
 async def test_an_idle_key_with_an_update_is_not_forgotten(memory: World) -> None:
-    """T12: given many idle keys, when the store lets go of them, then it keeps one whose limits
-    were updated.
+    """T12: given many idle keys, when the store forgets them, then it keeps one whose limits were
+    updated.
     """
     limiter = memory.limiter("100 per second")
     limiter["vip"].update("500 per second")
@@ -456,9 +458,11 @@ async def test_an_idle_key_with_an_update_is_not_forgotten(memory: World) -> Non
 
 
 @pytest.mark.exact
-async def test_a_line_that_was_let_go_is_kept_again_when_its_limits_change(memory: World) -> None:
-    """S8, T12: given an idle limiter that its store has let go of, when it gets other limits and a
-    debt, the debt is remembered.
+async def test_a_queue_that_its_store_forgot_is_kept_again_when_its_limits_change(
+    memory: World,
+) -> None:
+    """S8, T12: given an idle limiter that its store has forgotten, when it gets other limits and a
+    debt, then the store remembers the debt.
     """
     limiter = memory.limiter("1/hour burst 1")
     await declare(limiter)
@@ -466,7 +470,7 @@ async def test_a_line_that_was_let_go_is_kept_again_when_its_limits_change(memor
     others = [memory.limiter("1/hour", name=str(number)) for number in range(2000)]
     assert memory.name not in memory.store._kept
 
-    async with memory.limiter("2/hour burst 2"):  # still one token: a change mints nothing
+    async with memory.limiter("2/hour burst 2"):  # still one token: a change grants no extra ones
         pass
     del limiter, others
     gc.collect()
@@ -490,7 +494,7 @@ def logged(log: pytest.LogCaptureFixture) -> list[str]:
 
 
 def here() -> str:
-    """The place from which this is called."""
+    """The file and the line of the call."""
     frame = sys._getframe(1)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -546,20 +550,22 @@ def test_limiters_that_agree_are_not_warned_of(
     assert logged(log) == []
 
 
-def test_a_name_in_another_store_is_another_name(name: str, log: pytest.LogCaptureFixture) -> None:
+def test_limiters_of_one_name_in_different_stores_are_not_warned_of(
+    name: str, log: pytest.LogCaptureFixture
+) -> None:
     for limits in ("1/second", "2/second"):
         Limiter(name, limits, store=MemoryStore())
 
     assert logged(log) == []
 
 
-def test_a_place_keeps_no_frame_alive(name: str) -> None:
-    """Given a function that makes a limiter and ends, then what was in it is collected, though its
-    place is remembered.
+def test_a_remembered_place_in_the_code_keeps_no_frame_alive(name: str) -> None:
+    """Given a function that makes a limiter and ends, then its locals are collected, though its
+    place in the code is remembered.
     """
 
     class Local:
-        """Something that only the function has."""
+        """An object that only the function refers to."""
 
     def make() -> tuple[Limiter, weakref.ref[Local]]:
         local = Local()
@@ -571,7 +577,7 @@ def test_a_place_keeps_no_frame_alive(name: str) -> None:
     assert limiter.name == name
 
 
-def test_the_places_that_are_remembered_are_bounded() -> None:
+def test_the_number_of_remembered_places_in_the_code_is_bounded() -> None:
     """S9."""
     store = MemoryStore()
     for number in range(limit_history.MOST_WRITTEN + 10):
@@ -600,7 +606,7 @@ def test_the_places_that_are_remembered_are_bounded() -> None:
     ],
     ids=str,
 )
-def test_limits_are_told_in_words(
+def test_the_warning_describes_each_limit_in_words(
     limit: Any, words: str, name: str, log: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore()

@@ -1,6 +1,4 @@
-"""Names are data: each name and each key has a state of its own, whatever characters it is
-made of.
-"""
+"""Names are data: each name and each key has a state of its own, in any characters."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from headgate.stores.memory.queue import FEWEST_QUEUES, MemoryQueue, MemoryStore
 from tests.virtual import VirtualClock
 from tests.world import HOUR, World, told, used
 
-# Names that look alike, or that mean something to a key, a pattern, a script, a log or a path
-# somewhere on the way.
+# Names that look alike, or that mean something to a key, a pattern, a script, a log or a path.
 HOSTILE = [
     *[
         "x",
@@ -103,8 +100,8 @@ JOINED = [
 
 
 @told
-async def test_hostile_names_do_not_meet_and_break_nothing(world: World) -> None:
-    """Given one place under each name, when all are taken, then each was there: no two names share
+async def test_hostile_names_share_no_state_and_break_nothing(world: World) -> None:
+    """Given one permit under each name, when all are taken, then each was there: no two names share
     a state.
     """
     limiters = [world.limiter(Concurrency(1), name=hostile + world.name) for hostile in HOSTILE]
@@ -117,7 +114,7 @@ async def test_hostile_names_do_not_meet_and_break_nothing(world: World) -> None
 
 
 @told
-async def test_hostile_keys_do_not_meet_and_break_nothing(world: World) -> None:
+async def test_hostile_keys_share_no_state_and_break_nothing(world: World) -> None:
     limiter = world.limiter(Concurrency(1))
     permits = await asyncio.gather(*(limiter[key].atry_acquire() for key in HOSTILE))
 
@@ -128,8 +125,10 @@ async def test_hostile_keys_do_not_meet_and_break_nothing(world: World) -> None:
 
 
 @told
-async def test_a_name_and_a_key_are_not_another_name_and_key(world: World) -> None:
-    """ "a:b" + "c" is not "a" + "b:c", nor any other way to join the same letters."""
+async def test_a_name_with_a_key_shares_no_state_with_another_pair_that_joins_alike(
+    world: World,
+) -> None:
+    """ "a:b" + "c" is not "a" + "b:c", nor any other pair that joins to the same characters."""
     mark = secrets.token_hex(
         6
     )  # in front: at the end of the name it would stand between name and key
@@ -144,15 +143,19 @@ async def test_a_name_and_a_key_are_not_another_name_and_key(world: World) -> No
     assert (first, second) == ([], [])
 
 
-@pytest.mark.parametrize("letter", ["x", "%", "é", "🙂"])
+@pytest.mark.parametrize("character", ["x", "%", "é", "🙂"])
 @told
-async def test_the_longest_names_are_told_apart_by_their_last_letter(
-    world: World, letter: str
+async def test_the_longest_names_differ_by_their_last_character(
+    world: World, character: str
 ) -> None:
-    """256 bytes are allowed, in a name and in a key, however long they become in a Redis key."""
+    """256 bytes are allowed in a name and in a key, however long they become in a Redis key."""
     mark = secrets.token_hex(6)
     room = 256 - len(mark) - 1
-    long = mark + letter * (room // len(letter.encode())) + "x" * (room % len(letter.encode()))
+    long = (
+        mark
+        + character * (room // len(character.encode()))
+        + "x" * (room % len(character.encode()))
+    )
 
     one, other = (world.limiter(Rate(1, per=HOUR), name=long + end)[long + end] for end in "ab")
 
@@ -162,7 +165,7 @@ async def test_the_longest_names_are_told_apart_by_their_last_letter(
 
 
 @told
-async def test_the_kinds_of_things_with_one_name_do_not_meet(world: World) -> None:
+async def test_a_limiter_and_the_classics_of_one_name_share_no_state(world: World) -> None:
     limiter = world.limiter(Concurrency(1))
     async with (
         limiter,
@@ -214,8 +217,10 @@ async def test_a_key_has_no_keys(world: World) -> None:
 
 
 @pytest.mark.proof
-def test_idle_keys_cost_nothing_after_a_while() -> None:
-    """The memory store is bounded: what has refilled and is held by nobody is forgotten."""
+def test_the_memory_store_forgets_idle_keys() -> None:
+    """The memory store is bounded: it forgets each key that has refilled and that no caller
+    holds.
+    """
     clock = VirtualClock()
     store = MemoryStore(clock)
     limiter = Limiter("tenants", Rate(10, per=1), Concurrency(5), store=store)
@@ -225,12 +230,12 @@ def test_idle_keys_cost_nothing_after_a_while() -> None:
             pass
         clock.jump(0.001)
 
-    assert lines_of(store) <= 2 * FEWEST_QUEUES
+    assert queues_of(store) <= 2 * FEWEST_QUEUES
 
 
 def test_forgetting_keys_never_forgets_a_debt() -> None:
-    """Given keys that owe or hold something, when thousands of others come by, then they still owe
-    and hold it.
+    """Given keys with a debt or a holder, when thousands of others are used, then they still have
+    it.
     """
     clock = VirtualClock()
     store = MemoryStore(clock)
@@ -250,9 +255,9 @@ def test_forgetting_keys_never_forgets_a_debt() -> None:
     permit.release()
 
 
-def test_a_limiter_outlives_being_forgotten() -> None:
-    """Given a limiter whose state was let go while it was idle, when it is used again, then the
-    state is shared as before.
+def test_a_limiter_that_its_store_forgot_shares_its_state_again() -> None:
+    """Given a limiter whose state the store has forgotten while it was idle, when it is used again,
+    then the state is shared as before.
     """
     clock = VirtualClock()
     store = MemoryStore(clock)
@@ -267,7 +272,7 @@ def test_a_limiter_outlives_being_forgotten() -> None:
     assert not old.try_acquire()
 
 
-def lines_of(store: MemoryStore) -> int:
+def queues_of(store: MemoryStore) -> int:
     """How many states the store keeps alive."""
     gc.collect()
     return sum(

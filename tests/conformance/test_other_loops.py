@@ -1,6 +1,6 @@
-"""The same story on each event loop that this Python has: the same order, the same counts (F20).
+"""The same scenario on each event loop that this Python has: the same order, the same counts (F20).
 
-`--loop` tells them all there.
+With `--loop` all tests run on one of them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def here() -> list[str]:
 
 
 @pytest.mark.parametrize("loop", here())
-def test_who_waits_goes_in_order_and_who_gives_up_leaves_nothing_on_any_loop(
+def test_waiters_go_in_order_and_cancelled_ones_leave_the_queue_on_any_loop(
     store: Any, name: str, loop: str
 ) -> None:
-    """S1, S6, S7, L6, F20: forty wait for one place, every fourth gives up; all others enter in
-    order, and are charged once.
+    """S1, S6, S7, L6, F20: forty callers wait for one permit, and every fourth gives up. All others
+    enter in order, and are charged once.
     """
     limiter = Limiter(name, Concurrency(1), Rate(1000, per=1000 * HOUR), store=store)
     order: list[int] = []

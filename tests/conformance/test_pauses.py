@@ -1,4 +1,4 @@
-"""A pause holds everybody who uses a name, whoever asked for it, and mints nothing."""
+"""A pause holds all callers of a name, whichever caller set it, and grants no extra tokens."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def acquired(limiter: Limiter) -> Permit:
 
 
 class Passages:
-    """Who has passed, and when."""
+    """The callers that have passed, and when."""
 
     def __init__(self, world: World, limiter: Limiter) -> None:
         self.world = world
@@ -82,7 +82,7 @@ class Passages:
         self.moments.append(self.world.now())
 
     def assert_after(self, moment: float) -> None:
-        """All of them, and not long after."""
+        """All of them passed after this moment, and not long after."""
         assert all(
             moment - 1e-6 <= each <= moment + self.world.slack + 1e-6 for each in self.moments
         ), (moment, self.moments)
@@ -91,9 +91,11 @@ class Passages:
 @KINDS
 @WAYS
 @told
-async def test_nobody_passes_before_it_ends(world: World, hold: Way, limits: list[Any]) -> None:
-    """T3, S6: given room for all, when the name is paused, then who comes waits until it ends, and
-    all go then, in order.
+async def test_no_caller_passes_before_the_end_of_a_pause(
+    world: World, hold: Way, limits: list[Any]
+) -> None:
+    """T3, S6: given free permits, when the name is paused, then new callers wait until the pause
+    ends. Then all pass, in order.
     """
     limiter = world.limiter(*limits)
     passages = Passages(world, limiter)
@@ -114,9 +116,9 @@ async def test_nobody_passes_before_it_ends(world: World, hold: Way, limits: lis
 
 @KINDS
 @told
-async def test_what_a_pause_has_shut_opens_again(world: World, limits: list[Any]) -> None:
-    """L6: given a pause that is over and in which nobody came, when somebody enters, then
-    at once.
+async def test_callers_pass_at_once_after_a_pause(world: World, limits: list[Any]) -> None:
+    """L6: given a pause that is over and in which no caller came, when a caller enters, then it
+    passes at once.
     """
     limiter = world.limiter(*limits)
 
@@ -133,9 +135,12 @@ async def test_what_a_pause_has_shut_opens_again(world: World, limits: list[Any]
 
 @WAYS
 @told
-async def test_who_waits_for_a_moment_is_held_too(world: World, hold: Way) -> None:
-    """T1, T3: given two who wait for a token an hour, when it is paused for 90 minutes, then one
-    goes at its end and one an hour later: it mints nothing.
+async def test_a_caller_that_waits_for_a_token_is_held_by_a_pause_too(
+    world: World, hold: Way
+) -> None:
+    """T1, T3: given two callers that wait for a token an hour, when the name is paused for 90
+    minutes, then one passes at the end. The other passes an hour later, because the pause grants no
+    extra tokens.
     """
     limiter = world.limiter(Rate(1, per=HOUR))
     await limiter.acquire()
@@ -152,9 +157,9 @@ async def test_who_waits_for_a_moment_is_held_too(world: World, hold: Way) -> No
 
 
 @told
-async def test_no_burst_follows_beyond_what_the_limits_hold(world: World) -> None:
-    """T1: given a bucket of two and a pause in which ten would have come, then two go at its end,
-    and the others one by one.
+async def test_no_burst_beyond_the_capacity_follows_a_pause(world: World) -> None:
+    """T1: given a bucket of two and a pause in which ten tokens would have come, then two callers
+    pass at its end. The others pass one by one.
     """
     limiter = world.limiter(Rate(1, per=world.beat, capacity=2))
     passages = Passages(world, limiter)
@@ -173,9 +178,9 @@ async def test_no_burst_follows_beyond_what_the_limits_hold(world: World) -> Non
 
 
 @told
-async def test_what_is_given_back_in_a_pause_waits_for_its_end(world: World) -> None:
-    """S1, S6: given a holder and two who wait, when the holder leaves in a pause, then the first of
-    them goes when that is over.
+async def test_a_permit_released_in_a_pause_is_granted_at_its_end(world: World) -> None:
+    """S1, S6: given a holder and two waiters, when the holder leaves in a pause, then the first
+    waiter enters when the pause is over.
     """
     limiter = world.limiter(Concurrency(1))
     passages = Passages(world, limiter)
@@ -206,7 +211,7 @@ async def test_a_shorter_pause_does_not_end_a_longer_one(world: World) -> None:
 
 @told
 async def test_a_longer_pause_prolongs_a_shorter_one(world: World) -> None:
-    """For who waits already, too."""
+    """This holds for callers that wait already, too."""
     limiter = world.limiter(Concurrency(2))
     await limiter.apause(HOUR)
     caller = asyncio.create_task(acquired(limiter))
@@ -221,8 +226,10 @@ async def test_a_longer_pause_prolongs_a_shorter_one(world: World) -> None:
 
 
 @told
-async def test_who_may_not_wait_so_long_is_told(world: World) -> None:
-    """T8: a refusal says when the pause is over, and charges nothing; the status says it, too."""
+async def test_a_caller_that_may_not_wait_for_the_end_of_a_pause_is_refused_with_its_end(
+    world: World,
+) -> None:
+    """T8: a refusal says when the pause is over, and charges nothing. The status says it, too."""
     limiter = world.limiter(Rate(100, per=1000 * HOUR), Concurrency(5))
     await limiter.apause(HOUR)
 
@@ -238,8 +245,8 @@ async def test_who_may_not_wait_so_long_is_told(world: World) -> None:
 
 
 @told
-async def test_who_gives_up_in_a_pause_leaves_nothing_behind(world: World) -> None:
-    """T5, L6: and whoever is behind it waits on."""
+async def test_a_caller_that_gives_up_in_a_pause_leaves_nothing_behind(world: World) -> None:
+    """T5, L6: and callers behind it go on waiting."""
     limiter = world.limiter(Rate(5, per=1000 * HOUR))
     await limiter.apause(HOUR)
     callers = [asyncio.create_task(acquired(limiter)) for _ in range(2)]
@@ -253,9 +260,9 @@ async def test_who_gives_up_in_a_pause_leaves_nothing_behind(world: World) -> No
 
 
 @told
-async def test_other_limits_and_a_pause_stand_together(world: World) -> None:
-    """S1, T9: given a pause, when the limits are changed in it, then it goes on, and then they
-    hold.
+async def test_a_change_of_limits_does_not_end_a_pause(world: World) -> None:
+    """S1, T9: given a pause, when the limits change during it, then the pause goes on, and then the
+    new limits hold.
     """
     limiter = world.limiter(Concurrency(1))
     passages = Passages(world, limiter)
@@ -271,22 +278,24 @@ async def test_other_limits_and_a_pause_stand_together(world: World) -> None:
 
 
 @KINDS
-def test_a_door_that_somebody_has_in_hand_shuts_too(memory: World, limits: list[Any]) -> None:
-    """T3: given a thread that is about to go through the door of a line in memory, when another
-    pauses, then it is shut.
+def test_a_pause_closes_the_fast_path_that_a_thread_is_about_to_take(
+    memory: World, limits: list[Any]
+) -> None:
+    """T3: given a thread that is about to take the fast path in memory, when another thread pauses,
+    then the fast path is closed.
     """
     limiter = memory.limiter(*limits)
     with limiter:
         pass
-    door = queue_of(limiter).enter
+    fast_path = queue_of(limiter).enter
 
     limiter.pause(HOUR)
 
-    assert not door()
+    assert not fast_path()
 
 
 @told
-async def test_a_key_is_paused_alone(world: World) -> None:
+async def test_a_pause_of_a_key_holds_that_key_alone(world: World) -> None:
     limiter = world.limiter(Rate(100, per=HOUR))
     await limiter["one"].apause(HOUR)
 
@@ -295,7 +304,7 @@ async def test_a_key_is_paused_alone(world: World) -> None:
     assert await limiter.atry_acquire()
 
 
-def test_threads_are_held_by_a_thread(store: object, name: str) -> None:
+def test_a_pause_by_a_thread_holds_other_threads(store: object, name: str) -> None:
     """T3: of both protocols: a pause of this thread holds another one, and a task."""
     limiter = Limiter(name, Concurrency(5), store=store)
     with limiter:
@@ -318,8 +327,8 @@ def test_threads_are_held_by_a_thread(store: object, name: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 10**12, "1", None, True])
-def test_what_is_no_time_is_refused(name: str, store: object, seconds: Any) -> None:
-    """Before anything is sent, with the call and the value."""
+def test_a_pause_of_no_valid_length_is_refused(name: str, store: object, seconds: Any) -> None:
+    """The error comes before anything is sent, and names the call and the value."""
     limiter = Limiter(name, Concurrency(5), store=store)
 
     with pytest.raises((TypeError, ValueError), match="pause"):

@@ -1,5 +1,5 @@
-"""What the caller holds in the hand: given back once and only once, whoever does it, wherever (S4,
-S7), settled, numbered (S5).
+"""A permit of a caller: released once and only once, by any task or thread (S4, S7), settled,
+numbered (S5).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.world import HOUR, World, at_rest, held, soon, told, until, used, wai
 
 @told
 async def test_a_second_release_gives_back_nothing_more(world: World) -> None:
-    """S4, S7: the place that is freed is another's by then, and stays theirs."""
+    """S4, S7: the freed permit is another caller's by then, and stays theirs."""
     limiter = world.limiter(Concurrency(1))
     mine = await limiter.acquire()
     mine.release()
@@ -50,7 +50,9 @@ async def test_leaving_the_block_after_a_release_is_harmless(world: World) -> No
 
 
 @told
-async def test_arelease_says_whether_it_was_held_and_is_over_when_it_returns(world: World) -> None:
+async def test_arelease_returns_whether_the_permit_was_held_when_the_release_has_arrived(
+    world: World,
+) -> None:
     limiter = world.limiter(Concurrency(1))
     permit = await limiter.acquire()
 
@@ -76,7 +78,7 @@ async def test_a_permit_can_be_released_by_another_task(world: World) -> None:
 
 
 async def test_a_permit_can_be_released_by_another_thread(store: object, name: str) -> None:
-    """When a thread gives it back, then the task that waits in this loop gets it."""
+    """When a thread releases it, then the task that waits in this loop gets it."""
     limiter = Limiter(name, Concurrency(1), store=store)
     permit = await limiter.acquire()
     waiter = asyncio.create_task(_acquired(limiter))
@@ -91,7 +93,7 @@ async def test_a_permit_can_be_released_by_another_thread(store: object, name: s
 async def test_many_threads_that_release_one_permit_release_it_once(
     store: object, name: str
 ) -> None:
-    """S7: eight threads at the same moment, one place given back."""
+    """S7: eight threads release at the same moment, and one permit comes back."""
     limiter = Limiter(name, Concurrency(2), store=store)
     others, permit = await limiter.acquire(), await limiter.acquire()
     start = threading.Barrier(8)
@@ -158,9 +160,9 @@ def test_an_error_in_a_blocking_body_gives_the_permit_back_too(store: object, na
 
 
 @told
-async def test_one_acquire_is_one_permit(world: World) -> None:
-    """What acquire() returns is used once: a second use would be a permit that nobody gives
-    back.
+async def test_using_an_acquire_twice_is_an_error(world: World) -> None:
+    """The result of acquire() is used once: a second use would be a permit that no caller
+    releases.
     """
     limiter = world.limiter(Concurrency(5))
     asked = limiter.acquire()
@@ -172,7 +174,7 @@ async def test_one_acquire_is_one_permit(world: World) -> None:
 
 
 @told
-async def test_an_acquire_that_is_never_awaited_says_so(world: World) -> None:
+async def test_an_acquire_that_is_never_awaited_gives_a_warning(world: World) -> None:
     """Nothing would be limited: a forgotten await must not pass in silence."""
     limiter = world.limiter(Concurrency(5))
 
@@ -188,8 +190,8 @@ async def test_an_acquire_that_is_never_awaited_says_so(world: World) -> None:
 
 @told
 async def test_a_dropped_permit_warns_and_goes_back(world: World) -> None:
-    """F6: nobody can release what nobody has any more, so it goes back by itself, and not in
-    silence.
+    """F6: no caller can release a permit without a reference to it, so it goes back by itself, with
+    a warning.
     """
     limiter = world.limiter(Concurrency(1))
     permit = await limiter.acquire()
@@ -202,7 +204,7 @@ async def test_a_dropped_permit_warns_and_goes_back(world: World) -> None:
 
 
 @told
-async def test_a_waiter_gets_what_was_dropped(world: World) -> None:
+async def test_a_waiter_gets_a_dropped_permit(world: World) -> None:
     """L2: the drop is a release like any other."""
     limiter = world.limiter(Concurrency(1))
     permits = [await limiter.acquire()]
@@ -219,7 +221,7 @@ async def test_a_waiter_gets_what_was_dropped(world: World) -> None:
 
 @told
 async def test_a_permit_that_holds_nothing_may_be_dropped(world: World) -> None:
-    """A token is spent when it is granted: there is nothing to give back, and nothing to warn
+    """A token is spent when it is granted, so there is nothing to release, and nothing to warn
     about.
     """
     limiter = world.limiter(Rate(5, per=HOUR))
@@ -231,8 +233,8 @@ async def test_a_permit_that_holds_nothing_may_be_dropped(world: World) -> None:
 
 
 def test_a_permit_dropped_inside_the_stores_own_code_is_seen_by_the_next_try(name: str) -> None:
-    """F6: the collector runs when it likes, even while a line is locked; the next one to come finds
-    the place free.
+    """F6: the collector runs at any time, even while a queue is locked. The next caller finds the
+    permit free.
     """
 
     class Dropping(VirtualClock):
@@ -263,7 +265,7 @@ def _tokens(world: World, capacity: int = 1000) -> Limiter:
 
 
 @told
-async def test_settle_gives_back_what_was_not_used(world: World) -> None:
+async def test_settle_gives_unused_tokens_back(world: World) -> None:
     limiter = _tokens(world)
 
     async with limiter.acquire(tokens=900) as permit:
@@ -274,7 +276,7 @@ async def test_settle_gives_back_what_was_not_used(world: World) -> None:
 
 
 @told
-async def test_settle_charges_what_was_used_beyond(world: World) -> None:
+async def test_settle_charges_tokens_beyond_the_estimate(world: World) -> None:
     limiter = _tokens(world)
 
     async with limiter.acquire(tokens=100) as permit:
@@ -286,8 +288,8 @@ async def test_settle_charges_what_was_used_beyond(world: World) -> None:
 
 
 @told
-async def test_what_was_used_beyond_all_there_is_becomes_a_debt(world: World) -> None:
-    """S7: nothing is forgotten; whoever comes next waits until the debt is paid."""
+async def test_tokens_used_beyond_the_capacity_become_a_debt(world: World) -> None:
+    """S7: no token is forgotten, and the next caller waits until the debt is paid."""
     limiter = _tokens(world)
 
     (await limiter.acquire(tokens=1000)).settle(tokens=1500)
@@ -300,8 +302,8 @@ async def test_what_was_used_beyond_all_there_is_becomes_a_debt(world: World) ->
 
 
 @told
-async def test_the_last_word_counts(world: World) -> None:
-    """Settling again corrects what was said before, and may come after the release."""
+async def test_the_last_settlement_counts(world: World) -> None:
+    """Settling again corrects the earlier settlement, and may come after the release."""
     limiter = _tokens(world)
     async with limiter.acquire(tokens=500) as permit:
         permit.settle(tokens=800)
@@ -316,7 +318,7 @@ async def test_the_last_word_counts(world: World) -> None:
 
 
 @told
-async def test_a_budget_that_was_not_asked_for_can_still_be_settled(world: World) -> None:
+async def test_a_unit_without_a_cost_in_the_acquire_can_be_settled(world: World) -> None:
     limiter = _tokens(world)
 
     permit = await limiter.acquire()
@@ -328,8 +330,8 @@ async def test_a_budget_that_was_not_asked_for_can_still_be_settled(world: World
 
 
 @told
-async def test_a_refund_moves_those_who_wait(world: World) -> None:
-    """L2: what comes back is what the head of the queue was waiting for."""
+async def test_a_refund_moves_waiters_forward(world: World) -> None:
+    """L2: the tokens that come back are those that the head of the queue waits for."""
     limiter = _tokens(world)
     permit = await limiter.acquire(tokens=1000)
     waiter = asyncio.create_task(_acquired(limiter, tokens=400))
@@ -353,11 +355,11 @@ async def test_a_permit_can_be_settled_from_another_thread(world: World) -> None
     await until(lambda status: used(status) == [1, 40], limiter)
 
 
-# What a permit knows ------------------------------------------------------------------------------
+# Attributes of a permit ---------------------------------------------------------------------------
 
 
 @told
-async def test_waited_is_how_long_it_took(world: World) -> None:
+async def test_waited_is_the_duration_of_the_wait(world: World) -> None:
     limiter = world.limiter(Rate(1, per=world.beat))
 
     first, second = await limiter.acquire(), await limiter.acquire()
@@ -370,8 +372,8 @@ async def test_waited_is_how_long_it_took(world: World) -> None:
 
 @told
 async def test_fences_grow_with_every_grant(world: World) -> None:
-    """S5: strictly, in the order of the grants, whatever the way: at once, after a wait, by
-    a try.
+    """S5: they grow strictly in the order of the grants, for each kind of grant: at once, after a
+    wait, by a try.
     """
     limiter = world.limiter(Concurrency(2), Rate(1, per=world.beat / 2, capacity=3))
     fences = []
@@ -435,12 +437,12 @@ def _joined(threads: list[threading.Thread]) -> None:
         thread.join()
 
 
-# Blocks of permits that are there -----------------------------------------------------------------
+# Blocks of permits that are granted already -------------------------------------------------------
 
 
 @told
 async def test_a_permit_is_released_at_the_end_of_its_block(world: World) -> None:
-    """After `await acquire()` and after a try, with `with` and with `async with`; an error in the
+    """After `await acquire()` and after a try, with `with` and with `async with`. An error in the
     block comes out.
     """
     limiter = world.limiter(Concurrency(1))
@@ -461,8 +463,8 @@ async def test_a_permit_is_released_at_the_end_of_its_block(world: World) -> Non
 
 
 @told
-async def test_a_permit_that_was_released_has_no_block(world: World) -> None:
-    """It would hold nothing: the error says so, and the way out."""
+async def test_entering_a_released_permit_is_an_error(world: World) -> None:
+    """It would hold nothing. The error says so, and names the way out."""
     for limit in (Concurrency(1), Rate(5, per=HOUR)):
         permit = await world.limiter(limit, name=f"{world.name}-{type(limit).__name__}").acquire()
         permit.release()
@@ -498,8 +500,8 @@ async def test_an_acquire_can_be_made_a_task(world: World) -> None:
 
 @told
 async def test_a_task_of_an_acquire_can_be_cancelled_at_any_time(world: World) -> None:
-    """Before it has begun, and while it waits: the place is free again, and no warning says that it
-    was never awaited.
+    """Before it has begun, and while it waits: the permit is free again, and no warning says that
+    it was never awaited.
     """
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
@@ -516,7 +518,9 @@ async def test_a_task_of_an_acquire_can_be_cancelled_at_any_time(world: World) -
 
 
 @told
-async def test_a_used_acquire_says_so_as_a_task_and_closes_without_a_word(world: World) -> None:
+async def test_a_used_acquire_is_an_error_as_a_task_and_closes_without_a_warning(
+    world: World,
+) -> None:
     limiter = world.limiter(Concurrency(2))
     acquire = limiter.acquire()
     with await acquire:
@@ -527,7 +531,7 @@ async def test_a_used_acquire_says_so_as_a_task_and_closes_without_a_word(world:
     await at_rest(limiter)
 
 
-def test_an_acquire_shows_what_it_asks_for(name: str) -> None:
+def test_the_repr_of_an_acquire_shows_its_costs(name: str) -> None:
     acquire = Limiter(name, "5/second burst 5", "100 tokens/minute burst 100").acquire(2, tokens=30)
     assert repr(acquire) == f"<acquire() of limiter '{name}': requests=2, tokens=30>"
     acquire.close()

@@ -1,5 +1,5 @@
-"""A process forks, ends or is ended while limiters are in use: fresh identities (F10), nothing
-lost, no word of complaint (F7).
+"""A process forks, ends or is killed while limiters are in use: fresh identities (F10), no lost
+permit, no complaint on stderr (F7).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ WAYS_TO_END = ["returns", "fails", "stops", "exits", "threads"]
 
 
 def place(store_kind: str, request: pytest.FixtureRequest) -> str:
-    """How a program is told which store to use."""
+    """The argument that names a program's store."""
     return "memory" if store_kind == "memory" else str(request.getfixturevalue("redis_url"))
 
 
-def test_a_fork_in_memory_is_a_process_of_its_own(name: str) -> None:
-    """F10: the child holds nothing of the parent's and still knows what the rates have counted; the
+def test_the_child_of_a_fork_in_memory_has_limiters_of_its_own(name: str) -> None:
+    """F10: the child holds no permit of the parent and still knows the counts of the rates. The
     parent notices nothing.
     """
     said = finished("fork", "memory", name).splitlines()
@@ -33,8 +33,8 @@ def test_a_fork_in_memory_is_a_process_of_its_own(name: str) -> None:
     ]
 
 
-def test_a_fork_on_redis_has_an_identity_of_its_own(name: str, redis_url: str) -> None:
-    """F10, S4: the child cannot release the parent's permits, and what it takes beside them is its
+def test_the_child_of_a_fork_on_redis_has_an_identity_of_its_own(name: str, redis_url: str) -> None:
+    """F10, S4: the child cannot release the parent's permits, and its further permits are its
     own.
     """
     said = finished("fork", redis_url, name).splitlines()
@@ -78,8 +78,8 @@ def forked_while_it_waited(what: str) -> str:
 def test_a_child_that_returns_into_a_waiting_acquire_gets_an_error_and_can_acquire_again(
     store_kind: str, name: str, how: str, request: pytest.FixtureRequest
 ) -> None:
-    """F10, promise 10: the parent keeps its place and what it holds, and the child takes nothing of
-    it back.
+    """F10, promise 10: the parent keeps its place and its permits, and the child releases none of
+    them.
     """
     lines = finished("fork_in_wait", place(store_kind, request), name, how).splitlines()
 
@@ -121,16 +121,14 @@ def test_a_child_that_returns_into_any_call_on_redis_gets_an_error_and_can_call_
 def test_a_child_that_returns_into_an_acquire_without_a_wait_leaves_the_permit_to_the_parent(
     name: str, redis_url: str, moment: str
 ) -> None:
-    """F10, S4: the child neither reads the reply to the parent, nor cancels what the parent was
-    granted.
-    """
+    """F10, S4: the child neither reads the parent's reply, nor cancels the parent's grant."""
     lines = finished("fork_in_call", redis_url, name, moment).splitlines()
 
     assert lines == [
         f"child: {forked_while_it_waited(name)}",
         "parent 0 True",
         "2",
-    ]  # with what the child acquired then
+    ]  # with the permit that the child acquired then
 
 
 def test_a_child_of_a_fork_before_the_first_call_is_sent_makes_its_own(
@@ -146,8 +144,8 @@ def test_a_child_of_a_fork_before_the_first_call_is_sent_makes_its_own(
 async def test_a_script_that_ends_while_others_wait_ends_in_silence(
     store_kind: str, name: str, how: str, request: pytest.FixtureRequest
 ) -> None:
-    """F7: no "never retrieved", no "destroyed but it is pending", no warning; and on the server
-    nobody waits any more.
+    """F7: no "never retrieved", no "destroyed but it is pending", no warning. On the server no
+    caller waits any more.
     """
     where = place(store_kind, request)
 

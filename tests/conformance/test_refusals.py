@@ -1,5 +1,5 @@
-"""Not now: refusals come at once, charge nothing and say exactly when to come again (T4, T8); never
-is not the same as not now.
+"""Refusals come at once, charge nothing and say exactly when the acquire could succeed (T4, T8). An
+impossible cost is a different error.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ SPENT = [  # a limit, a cost that leaves too little of it, and then the cost tha
 
 
 def test_try_acquire_is_a_permit_or_a_false_refusal(store: object, name: str) -> None:
-    """Given one place: the first gets it, the second a refusal, and after the release the place is
-    there again.
+    """Given one permit, then the first try gets it and the second a refusal. After the release the
+    permit is free again.
     """
     limiter = Limiter(name, Concurrency(1), store=store)
 
@@ -76,8 +76,8 @@ async def test_try_acquire_never_waits_whatever_the_limiter_allows(world: World)
 @pytest.mark.exact
 @pytest.mark.parametrize(("limit", "first", "then"), SPENT)
 def test_retry_after_is_exact(memory: World, limit: object, first: int, then: int) -> None:
-    """T4: the same acquire is denied one microsecond before the quoted moment, and granted
-    at it.
+    """T4: the same acquire is denied one microsecond before the quoted moment, and granted at
+    it.
     """
 
     async def story() -> None:
@@ -108,8 +108,10 @@ def test_retry_after_is_exact(memory: World, limit: object, first: int, then: in
     ids=str,
 )
 @told
-async def test_whoever_comes_again_after_retry_after_gets_it(world: World, limit: object) -> None:
-    """T4 by the server's clock: one sleep of exactly what the refusal says is enough."""
+async def test_a_caller_that_tries_again_after_retry_after_is_granted(
+    world: World, limit: object
+) -> None:
+    """T4 by the server's clock: one sleep of exactly `retry_after` is enough."""
     limiter = world.limiter(limit)
     await limiter.acquire()
 
@@ -123,8 +125,8 @@ async def test_whoever_comes_again_after_retry_after_gets_it(world: World, limit
 
 @told
 async def test_retry_after_counts_down(world: World) -> None:
-    """T4: what is quoted is the rest of the hour since the last grant, as far as a clock beside the
-    server's can tell.
+    """T4: the quoted time is the rest of the hour since the last grant, as far as a clock beside
+    the server's can tell.
     """
     limiter = world.limiter(Rate(1, per=HOUR))
     before = time.monotonic()
@@ -139,7 +141,7 @@ async def test_retry_after_counts_down(world: World) -> None:
 
 
 @told
-async def test_a_refused_try_charges_nothing_however_often(world: World) -> None:
+async def test_refused_tries_charge_nothing(world: World) -> None:
     """T8."""
     limiter = world.limiter(Rate(3, per=HOUR))
     await limiter.acquire(2)
@@ -159,8 +161,8 @@ async def test_a_refused_try_charges_nothing_however_often(world: World) -> None
 )
 @told
 async def test_a_wait_beyond_max_sleep_is_refused_at_once(world: World, limit: object) -> None:
-    """T8: the wait is known, so nobody is made to wait for the refusal; it charges nothing and says
-    when.
+    """T8: the wait is known, so no caller has to wait for the refusal. It charges nothing and says
+    when to try again.
     """
     limiter = world.limiter(limit, max_sleep=HOUR / 2)
     await limiter.acquire()
@@ -176,7 +178,7 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once(world: World, limit: o
 
 
 @told
-async def test_max_sleep_of_one_acquire_stands_before_the_limiters(world: World) -> None:
+async def test_max_sleep_of_an_acquire_overrides_that_of_its_limiter(world: World) -> None:
     """One acquire is willing to wait for less time than its limiter says, another for more."""
     limit = Rate(1, per=world.beat, capacity=100_000, initial=0)
     limiter = world.limiter(limit, max_sleep=10_000 * world.beat)
@@ -192,7 +194,7 @@ async def test_max_sleep_of_one_acquire_stands_before_the_limiters(world: World)
 
 
 @told
-async def test_a_wait_within_max_sleep_is_waited(world: World) -> None:
+async def test_a_caller_waits_when_its_wait_is_within_max_sleep(world: World) -> None:
     limiter = world.limiter(Rate(1, per=world.beat), max_sleep=HOUR)
     first = await limiter.acquire()
 
@@ -202,9 +204,9 @@ async def test_a_wait_within_max_sleep_is_waited(world: World) -> None:
 
 
 @told
-async def test_max_sleep_is_held_against_the_whole_queue(world: World) -> None:
-    """Three wait an hour each: a fourth who would wait three and a half hours is refused now, one
-    with four and a half is not.
+async def test_max_sleep_is_compared_with_the_wait_behind_the_whole_queue(world: World) -> None:
+    """Given three callers that wait an hour each, then a fourth that would wait three and a half
+    hours is refused. One with four and a half hours waits.
     """
     limiter = world.limiter(Rate(1, per=HOUR))
     await limiter.acquire()
@@ -222,7 +224,7 @@ async def test_max_sleep_is_held_against_the_whole_queue(world: World) -> None:
 
 @pytest.mark.exact
 def test_max_sleep_is_exact(memory: World) -> None:
-    """T4: a wait of exactly max_sleep is within it, one of a microsecond more is not."""
+    """T4: a wait of exactly max_sleep is within it, and one of a microsecond more is not."""
 
     async def story() -> None:
         limiter = memory.limiter(Rate(1, per=10))
@@ -237,8 +239,8 @@ def test_max_sleep_is_exact(memory: World) -> None:
 
 
 @told
-async def test_waiting_for_a_place_ends_after_max_sleep(world: World) -> None:
-    """Nobody knows when a holder lets go: the caller waits, but no longer than it is willing to,
+async def test_a_wait_for_a_permit_ends_after_max_sleep(world: World) -> None:
+    """The time of the next release is unknown, so the caller waits, but no longer than max_sleep,
     and leaves no trace.
     """
     limiter = world.limiter(Concurrency(1))
@@ -257,9 +259,9 @@ async def test_waiting_for_a_place_ends_after_max_sleep(world: World) -> None:
 
 
 @told
-async def test_max_sleep_of_zero_waits_not_at_all(world: World) -> None:
-    """Of an acquire, and of a limiter: it passes if it can, and is refused if it cannot, whatever
-    stands in the way.
+async def test_a_caller_with_max_sleep_zero_does_not_wait(world: World) -> None:
+    """Of an acquire and of a limiter: the caller passes if it can, and is refused if it cannot, for
+    each kind of limit.
     """
     permits, rate = (
         world.limiter(Concurrency(1)),
@@ -290,8 +292,8 @@ async def test_max_sleep_of_zero_waits_not_at_all(world: World) -> None:
 
 
 @told
-async def test_who_times_out_does_not_hold_up_those_behind(world: World) -> None:
-    """Given a queue of two, when the first has waited long enough, then the second gets the place
+async def test_a_waiter_that_times_out_does_not_delay_those_behind_it(world: World) -> None:
+    """Given a queue of two, when the first has waited long enough, then the second gets the permit
     (L2).
     """
     limiter = world.limiter(Concurrency(1))
@@ -316,8 +318,8 @@ async def test_who_times_out_does_not_hold_up_those_behind(world: World) -> None
 
 @told
 async def test_a_full_queue_refuses_at_once(world: World) -> None:
-    """S9: as many as `max_waiters` may wait; one more learns so immediately, is charged nothing,
-    and may come again.
+    """S9: as many as `max_waiters` may wait. One more caller is refused at once, is charged
+    nothing, and may come again.
     """
     limiter = world.limiter(Concurrency(1), Rate(100, per=HOUR), max_waiters=2)
     holder = await limiter.acquire()
@@ -341,7 +343,7 @@ async def test_a_full_queue_refuses_at_once(world: World) -> None:
 
 
 @told
-async def test_no_waiters_at_all_may_be_allowed(world: World) -> None:
+async def test_a_limiter_with_max_waiters_zero_allows_no_waiter(world: World) -> None:
     limiter = world.limiter(Concurrency(1), max_waiters=0)
 
     async with limiter:
@@ -351,7 +353,7 @@ async def test_no_waiters_at_all_may_be_allowed(world: World) -> None:
     await at_rest(limiter)
 
 
-# Never --------------------------------------------------------------------------------------------
+# Impossible costs ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -366,10 +368,10 @@ async def test_no_waiters_at_all_may_be_allowed(world: World) -> None:
     ids=str,
 )
 @told
-async def test_a_cost_above_capacity_is_never_not_later(
+async def test_a_cost_above_the_capacity_is_an_error_at_once(
     world: World, limit: object, cost: dict[str, int]
 ) -> None:
-    """T7: no wait would help, so the call says so at once, and nothing is charged.
+    """T7: no wait would help, so the call raises at once, and nothing is charged.
 
     The capacity itself is possible.
     """

@@ -1,5 +1,5 @@
-"""A pause can be ended, and what was counted be forgotten: by each name, for all who use it, in
-either store.
+"""A pause can be ended, and counts can be reset: by each caller of a name, for all callers of it,
+in either store.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ async def acquired(limiter: Limiter) -> Permit:
 
 @RESUMES
 @told
-async def test_waiters_go_on_at_once_and_in_order(world: World, end: Way) -> None:
-    """S6, T3: given three who wait in a pause of an hour, when it is ended, then all pass at once,
-    in the order they came.
+async def test_after_a_resume_waiters_go_on_at_once_and_in_order(world: World, end: Way) -> None:
+    """S6, T3: given three callers that wait in a pause of an hour, when it is ended, then all pass
+    at once, in order of arrival.
     """
     limiter = world.limiter(Concurrency(5), Rate(100, per=HOUR))
     await limiter.apause(HOUR)
@@ -68,7 +68,7 @@ async def test_waiters_go_on_at_once_and_in_order(world: World, end: Way) -> Non
 
 @RESUMES
 @told
-async def test_entering_tasks_go_on_too(world: World, end: Way) -> None:
+async def test_after_a_resume_tasks_that_enter_go_on_in_order(world: World, end: Way) -> None:
     limiter = world.limiter(Concurrency(1))
     await limiter.apause(HOUR)
     entered: list[int] = []
@@ -116,7 +116,7 @@ async def test_a_pause_can_be_set_again_after_a_resume(world: World) -> None:
 
 
 @told
-async def test_a_resumed_key_is_that_key_alone(world: World) -> None:
+async def test_a_resume_of_a_key_ends_the_pause_of_that_key_alone(world: World) -> None:
     limiter = world.limiter(Concurrency(1))
     for key in "ab":
         await limiter[key].apause(HOUR)
@@ -153,7 +153,7 @@ SPENT = {
 @RESETS
 @pytest.mark.parametrize("limit", SPENT.values(), ids=SPENT)
 @told
-async def test_who_waits_for_what_was_counted_goes_on_after_a_reset(
+async def test_a_waiter_for_used_tokens_goes_on_after_a_reset(
     world: World, forget: Way, limit: Limit
 ) -> None:
     limiter = world.limiter(limit)
@@ -170,7 +170,7 @@ async def test_who_waits_for_what_was_counted_goes_on_after_a_reset(
 
 @RESETS
 @told
-async def test_a_reset_forgets_debts_and_leaves_what_is_held(world: World, forget: Way) -> None:
+async def test_a_reset_forgets_debts_and_keeps_held_permits(world: World, forget: Way) -> None:
     limiter = world.limiter(
         Concurrency(2), Window(10, per=HOUR, unit="tokens"), Rate(10, per=HOUR, unit="characters")
     )
@@ -200,7 +200,7 @@ async def test_a_reset_ends_no_pause(world: World) -> None:
 
 
 @told
-async def test_a_reset_key_is_that_key_alone(world: World) -> None:
+async def test_a_reset_of_a_key_resets_that_key_alone(world: World) -> None:
     limiter = world.limiter(Rate(1, per=HOUR))
     for key in "ab":
         await limiter[key].acquire()
@@ -210,7 +210,7 @@ async def test_a_reset_key_is_that_key_alone(world: World) -> None:
     assert [used(await limiter[key].astatus()) for key in "ab"] == [[0], [1]]
 
 
-# What a status says of a limit --------------------------------------------------------------------
+# The limits of a status ---------------------------------------------------------------------------
 
 LIMITS: list[Limit] = [
     Concurrency(5, lease=7),
@@ -227,16 +227,16 @@ LIMITS: list[Limit] = [
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 @told
-async def test_each_limit_is_told_as_it_was_written(world: World, limit: Limit) -> None:
+async def test_a_status_has_each_limit_as_it_was_written(world: World, limit: Limit) -> None:
     limiter = world.limiter(limit)
 
-    (told_of,) = (await soon(limiter.astatus())).limits
+    (limit_status,) = (await soon(limiter.astatus())).limits
 
-    assert told_of.limit == limit
+    assert limit_status.limit == limit
 
 
 @told
-async def test_a_limit_that_was_updated_is_told_as_it_is_now(world: World) -> None:
+async def test_a_status_has_an_updated_limit_as_it_is_now(world: World) -> None:
     limiter: Any = world.limiter("5/second")
     await limiter.aupdate("100/day", Concurrency(3))
 

@@ -1,5 +1,5 @@
-"""A queue can be seen: by who is turned away, and by who has to wait, in its own task or thread,
-before it sleeps.
+"""A queue can be seen: by callers that are refused, and by callers that have to wait, in their own
+task or thread, before they sleep.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headgate import (
 )
 from tests.world import HOUR, World, at_rest, soon, told, used, waiting
 
-whose: ContextVar[str] = ContextVar("whose", default="nobody's")
+owner: ContextVar[str] = ContextVar("whose", default="nobody's")
 
 
 class BrokenError(Exception):
-    """What a callback of the user's own may raise."""
+    """An error that a user's callback may raise."""
 
 
 async def acquired(
@@ -37,7 +37,7 @@ async def acquired(
 
 
 async def queue(limiter: Limiter, length: int) -> list[asyncio.Task[Permit]]:
-    """So many who wait, in this order."""
+    """So many tasks that wait, in this order."""
     callers = []
     for number in range(1, length + 1):
         callers.append(asyncio.create_task(acquired(limiter)))
@@ -52,13 +52,13 @@ async def gone(limiter: Limiter, callers: list[asyncio.Task[Permit]]) -> None:
     await waiting(limiter, 0)
 
 
-# Turned away --------------------------------------------------------------------------------------
+# Refused ------------------------------------------------------------------------------------------
 
 
 @told
-async def test_who_is_turned_away_knows_how_many_wait_and_how_long(world: World) -> None:
-    """S9: given a full queue, when several ask at once, then each is told its length and the
-    seconds until its turn.
+async def test_a_caller_refused_by_a_full_queue_knows_its_length_and_its_wait(world: World) -> None:
+    """S9: given a full queue, when several callers acquire at once, then each error has its length
+    and the seconds until the caller's turn.
     """
     limiter = world.limiter(Rate(1, per=HOUR), max_waiters=2)
     await limiter.acquire()
@@ -76,7 +76,9 @@ async def test_who_is_turned_away_knows_how_many_wait_and_how_long(world: World)
 
 
 @told
-async def test_who_is_turned_away_from_permits_knows_that_a_release_decides(world: World) -> None:
+async def test_a_caller_refused_by_a_full_queue_for_permits_knows_that_a_release_decides(
+    world: World,
+) -> None:
     limiter = world.limiter(Concurrency(1), max_waiters=0)
 
     async with limiter:
@@ -91,33 +93,42 @@ async def test_who_is_turned_away_from_permits_knows_that_a_release_decides(worl
 
 
 @told
-async def test_each_hears_its_position_and_its_estimate(world: World) -> None:
-    """Given an empty bucket, when three come together, then each hears once who stands before it,
-    and when it is its turn.
+async def test_each_callback_gets_the_position_and_the_estimate_of_its_caller(world: World) -> None:
+    """Given an empty bucket, when three callers come together, then each callback gets the number
+    of callers before it, and the time of its turn.
     """
     limiter = world.limiter(Rate(1, per=HOUR))
     await limiter.acquire()
-    heard: list[tuple[int, Waiting]] = []
+    reported: list[tuple[int, Waiting]] = []
     callers = [
-        asyncio.create_task(acquired(limiter, lambda its, who=who: heard.append((who, its))))
-        for who in range(3)
+        asyncio.create_task(
+            acquired(
+                limiter,
+                lambda its, caller_number=caller_number: reported.append((caller_number, its)),
+            )
+        )
+        for caller_number in range(3)
     ]
     await waiting(limiter, 3)
 
-    assert [(who, its.position) for who, its in heard] == [(0, 0), (1, 1), (2, 2)]
-    for who, its in heard:
-        assert its.retry_after == pytest.approx((who + 1) * HOUR, abs=world.slack or 0.01)
+    assert [(caller_number, its.position) for caller_number, its in reported] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+    ]
+    for caller_number, its in reported:
+        assert its.retry_after == pytest.approx((caller_number + 1) * HOUR, abs=world.slack or 0.01)
     await gone(limiter, callers)
-    assert len(heard) == 3
+    assert len(reported) == 3
 
 
 @told
-async def test_the_limiters_callback_hears_of_every_entry(world: World) -> None:
-    """Given permits alone, when entries have to wait, then they hear their positions, and that only
-    a release can help.
+async def test_the_callback_of_a_limiter_is_called_for_every_entry_that_waits(world: World) -> None:
+    """Given permits alone, when entries have to wait, then the callback gets their positions, and
+    no time, because only a release can help.
     """
-    heard: list[Waiting] = []
-    limiter = world.limiter(Concurrency(1), on_wait=heard.append)
+    reported: list[Waiting] = []
+    limiter = world.limiter(Concurrency(1), on_wait=reported.append)
 
     async def visit() -> None:
         async with limiter:
@@ -131,12 +142,12 @@ async def test_the_limiters_callback_hears_of_every_entry(world: World) -> None:
     holder.release()
     await soon(asyncio.gather(*callers))
 
-    assert heard == [Waiting(0, None), Waiting(1, None), Waiting(2, None)]
+    assert reported == [Waiting(0, None), Waiting(1, None), Waiting(2, None)]
     await at_rest(limiter)
 
 
 @told
-async def test_a_keys_entries_are_heard_of_too_and_an_acquires_own_word_counts(
+async def test_the_callback_of_an_acquire_overrides_that_of_the_limiter_and_its_keys(
     world: World,
 ) -> None:
     keys: list[Waiting] = []
@@ -154,9 +165,9 @@ async def test_a_keys_entries_are_heard_of_too_and_an_acquires_own_word_counts(
 
 
 @told
-async def test_entries_that_ask_for_nothing_in_particular_stand_before_it_too(world: World) -> None:
-    """Given a crowd of `async with`, when one comes that wants to know, then it hears of all of
-    them, and they go first (S6).
+async def test_a_position_counts_entries_without_a_callback_too(world: World) -> None:
+    """Given tasks that wait by `async with`, when a caller with a callback comes, then its position
+    counts them. They go first (S6).
     """
     limiter = world.limiter(Concurrency(1))
     passed: list[object] = []
@@ -179,10 +190,16 @@ async def test_entries_that_ask_for_nothing_in_particular_stand_before_it_too(wo
 
 
 @told
-async def test_who_passes_or_is_refused_does_not_wait(world: World) -> None:
-    """Given a callback, when an acquire passes at once or is refused, then nothing is heard."""
-    heard: list[Waiting] = []
-    limiter = world.limiter(Rate(3, per=HOUR), Concurrency(2), on_wait=heard.append, max_waiters=0)
+async def test_no_callback_is_called_for_callers_that_pass_at_once_or_are_refused(
+    world: World,
+) -> None:
+    """Given a callback, when an acquire passes at once or is refused, then the callback is not
+    called.
+    """
+    reported: list[Waiting] = []
+    limiter = world.limiter(
+        Rate(3, per=HOUR), Concurrency(2), on_wait=reported.append, max_waiters=0
+    )
 
     async with limiter:
         pass
@@ -193,37 +210,37 @@ async def test_who_passes_or_is_refused_does_not_wait(world: World) -> None:
         await soon(limiter.acquire(max_sleep=0.5))
     assert not await limiter.atry_acquire()
 
-    assert heard == []
+    assert reported == []
     for permit in permits:
         permit.release()
 
 
 @told
-async def test_a_wait_that_is_known_to_end_in_a_moment_is_a_wait_in_memory_and_a_booking_on_redis(
+async def test_a_short_wait_calls_the_callback_in_memory_and_is_a_reservation_on_redis(
     world: World,
 ) -> None:
-    """On Redis a moment within 50 ms is booked at once: that is a grant, and nobody stands before
-    it.
+    """On Redis a moment within 50 ms is reserved at once: that is a grant, and no caller stands
+    before it.
     """
-    heard: list[Waiting] = []
-    limiter = world.limiter(Rate(1, per=0.02), on_wait=heard.append)
+    reported: list[Waiting] = []
+    limiter = world.limiter(Rate(1, per=0.02), on_wait=reported.append)
 
     for _ in range(3):
         await soon(limiter.acquire())
 
-    assert len(heard) == (2 if world.in_memory else 0)
+    assert len(reported) == (2 if world.in_memory else 0)
 
 
 @told
-async def test_it_is_called_in_the_task_that_waits(world: World) -> None:
-    """What a task has set for itself is seen by its callback: whose request it is, for a log."""
+async def test_a_callback_is_called_in_the_task_that_waits(world: World) -> None:
+    """The callback sees the task's context variables, so that a log can name the request."""
     limiter = world.limiter(Concurrency(1))
     seen: list[tuple[str, object]] = []
 
     async def ask(name: str) -> None:
-        whose.set(name)
+        owner.set(name)
         async with limiter.acquire(
-            on_wait=lambda its: seen.append((whose.get(), asyncio.current_task()))
+            on_wait=lambda its: seen.append((owner.get(), asyncio.current_task()))
         ):
             pass
 
@@ -237,9 +254,9 @@ async def test_it_is_called_in_the_task_that_waits(world: World) -> None:
 
 
 @told
-async def test_what_it_raises_gives_up_the_acquire_and_no_other(world: World) -> None:
-    """S7: given a queue, when the callback of one in the middle fails, its caller gets the error
-    and those behind move up.
+async def test_an_error_in_a_callback_ends_that_acquire_and_no_other(world: World) -> None:
+    """S7: given a queue, when the callback of one in the middle fails, then its caller gets the
+    error and those behind move up.
     """
     limiter = world.limiter(Concurrency(1), Rate(100, per=HOUR))
 
@@ -262,8 +279,8 @@ async def test_what_it_raises_gives_up_the_acquire_and_no_other(world: World) ->
 
 
 @told
-async def test_it_may_look_at_the_limiter(world: World) -> None:
-    """It is called with no lock held: it may ask for the limiter's line, change the limits, cancel
+async def test_a_callback_may_look_at_the_limiter_and_cancel_its_task(world: World) -> None:
+    """It is called with no lock held: it may ask for the limiter's repr, change the limits, cancel
     its own task.
     """
     limiter = world.limiter(Concurrency(1))
@@ -287,21 +304,21 @@ async def test_it_may_look_at_the_limiter(world: World) -> None:
 # Threads ------------------------------------------------------------------------------------------
 
 
-def test_a_thread_hears_of_its_wait_itself(store: object, name: str) -> None:
-    """Given a permit that is held, when a thread has to wait for it, then its callback runs in that
-    thread, once, and it passes.
+def test_a_callback_is_called_in_the_thread_that_waits(store: object, name: str) -> None:
+    """Given a permit that is held, when a thread has to wait for it, then its callback runs once,
+    in that thread. The thread passes.
     """
     limiter = Limiter(name, Concurrency(1), store=store)
-    heard: list[tuple[Waiting, str]] = []
+    reported: list[tuple[Waiting, str]] = []
     there = threading.Event()
 
-    def hear(its: Waiting) -> None:
-        heard.append((its, threading.current_thread().name))
+    def report(its: Waiting) -> None:
+        reported.append((its, threading.current_thread().name))
         there.set()
 
     def work() -> None:
-        limiter.acquire_sync(on_wait=hear).release()
-        with limiter.acquire(on_wait=hear):
+        limiter.acquire_sync(on_wait=report).release()
+        with limiter.acquire(on_wait=report):
             pass
 
     holder = limiter.acquire_sync()
@@ -311,17 +328,17 @@ def test_a_thread_hears_of_its_wait_itself(store: object, name: str) -> None:
     holder.release()
     thread.join(5)
 
-    assert heard == [(Waiting(0, None), "the one that waits")]
+    assert reported == [(Waiting(0, None), "the one that waits")]
 
 
-def test_a_thread_whose_callback_fails_waits_no_more(store: object, name: str) -> None:
-    """S7: the error reaches the thread, by each way in; its place is gone, and so is a permit that
-    came in the meantime.
+def test_a_thread_with_a_callback_that_fails_waits_no_more(store: object, name: str) -> None:
+    """S7: the error reaches the thread, by each way of acquiring. The thread leaves the queue, and
+    a permit that came meanwhile is released.
     """
-    heard: list[Waiting] = []
+    reported: list[Waiting] = []
 
     def broken(its: Waiting, then: Callable[[], object] = list) -> None:
-        heard.append(its)
+        reported.append(its)
         then()
         raise BrokenError
 
@@ -334,20 +351,22 @@ def test_a_thread_whose_callback_fails_waits_no_more(store: object, name: str) -
     with pytest.raises(BrokenError):
         limiter.acquire_sync(on_wait=partial(broken, then=holder.release))
 
-    assert [its.position for its in heard] == [0, 0, 0]
+    assert [its.position for its in reported] == [0, 0, 0]
     with limiter:
         pass
     asyncio.run(at_rest(limiter))
 
 
-def test_a_thread_that_waits_long_enough_is_refused_as_ever(store: object, name: str) -> None:
+def test_a_callback_changes_nothing_about_the_max_sleep_of_a_thread(
+    store: object, name: str
+) -> None:
     """A callback changes nothing about `max_sleep`."""
     limiter = Limiter(name, Concurrency(1), store=store)
-    heard: list[Waiting] = []
+    reported: list[Waiting] = []
     with limiter.acquire(), pytest.raises(MaxSleepExceededError):
         limiter.acquire_sync(
-            max_sleep=0.5, on_wait=heard.append
+            max_sleep=0.5, on_wait=reported.append
         )  # a busy server answers within that
 
-    assert heard == [Waiting(0, None)]
+    assert reported == [Waiting(0, None)]
     asyncio.run(at_rest(limiter))

@@ -51,7 +51,9 @@ async def test_a_task_that_arrives_in_the_turn_of_a_grant_runs_after_the_granted
 
 
 @pytest.mark.parametrize(
-    "limits", [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]], ids=["places", "and a rate"]
+    "limits",
+    [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]],
+    ids=["permits", "and a rate"],
 )
 @pytest.mark.parametrize("seed", range(5))
 async def test_a_fence_never_falls_from_one_body_to_the_next(
@@ -84,7 +86,9 @@ async def test_a_fence_never_falls_from_one_body_to_the_next(
 async def test_a_task_that_arrives_when_a_rate_has_just_granted_runs_after_the_granted_ones(
     name: str,
 ) -> None:
-    """Promise 2, T3: two wait for tokens; a third comes when they have come, and is the third."""
+    """Promise 2, T3: two callers wait for tokens. A third comes when the tokens have come, and is
+    the third.
+    """
     clock = VirtualClock()
     limiter = Limiter(name, Rate(3, per=1, steps=True, initial=0), store=MemoryStore(clock))
     order: list[int] = []
@@ -96,7 +100,7 @@ async def test_a_task_that_arrives_when_a_rate_has_just_granted_runs_after_the_g
     tasks = [asyncio.create_task(visit(number)) for number in range(2)]
     await asyncio.sleep(0)
     clock.jump(1)
-    limiter.status()  # whoever looks grants what is due
+    limiter.status()  # a look grants all waiters that are due
     await visit(2)
     await asyncio.wait(tasks)
     assert order == [0, 1, 2]

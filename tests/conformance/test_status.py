@@ -1,5 +1,5 @@
-"""What a limiter says about itself is what is so: per limit in use and left, how many wait, when
-the next could go.
+"""A limiter's status is true: for each limit the used and the free part, the number of waiters, and
+when the next caller could go.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.world import HOUR, World, at_rest, soon, told, until, waiting
 
 
 @told
-async def test_a_new_limiter_is_all_free(world: World) -> None:
+async def test_all_permits_and_tokens_of_a_new_limiter_are_free(world: World) -> None:
     limiter = world.limiter(
         Concurrency(5),
         Rate(10, per=HOUR, initial=4),
@@ -34,8 +34,8 @@ async def test_a_new_limiter_is_all_free(world: World) -> None:
 
 
 @told
-async def test_the_numbers_follow_what_happens(world: World) -> None:
-    """In use while a permit is held; spent tokens stay spent; both return to rest (L6)."""
+async def test_the_status_follows_acquires_and_releases(world: World) -> None:
+    """The used permits while one is held; spent tokens stay spent; permits return to rest (L6)."""
     limiter = world.limiter(
         Concurrency(5), Rate(10, per=HOUR), Window(100, per=HOUR, unit="tokens")
     )
@@ -62,7 +62,7 @@ async def test_retry_after_is_none_when_only_a_release_can_help(world: World) ->
 
 
 @told
-async def test_retry_after_is_the_wait_of_one_who_comes_now(world: World) -> None:
+async def test_retry_after_is_the_wait_of_a_caller_that_comes_now(world: World) -> None:
     limiter = world.limiter(Rate(1, per=HOUR))
     await limiter.acquire()
     alone = await limiter.astatus()
@@ -79,7 +79,7 @@ async def test_retry_after_is_the_wait_of_one_who_comes_now(world: World) -> Non
 
 
 @told
-async def test_waiting_counts_those_who_wait(world: World) -> None:
+async def test_waiting_counts_the_waiters(world: World) -> None:
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
     callers = [asyncio.create_task(_acquired(limiter)) for _ in range(3)]
@@ -95,7 +95,7 @@ async def test_waiting_counts_those_who_wait(world: World) -> None:
 
 
 @told
-async def test_asking_changes_nothing(world: World) -> None:
+async def test_a_status_changes_nothing(world: World) -> None:
     limiter = world.limiter(Rate(10, per=1000 * HOUR), Concurrency(3))
     async with limiter:
         first = await limiter.astatus()
@@ -105,7 +105,7 @@ async def test_asking_changes_nothing(world: World) -> None:
     assert again.limits == first.limits
 
 
-def test_both_twins_say_the_same(store: object, name: str) -> None:
+def test_status_and_astatus_are_equal(store: object, name: str) -> None:
     limiter = Limiter(name, Concurrency(2), Rate(10, per=1000 * HOUR), store=store)
     with limiter:
         blocking = limiter.status()
@@ -135,9 +135,9 @@ async def _acquired(limiter: Limiter) -> Permit:
 
 @told
 async def test_a_repr_shows_the_status_that_was_seen_last(world: World) -> None:
-    """On Redis it asks nothing: before the first status it tells the limits.
+    """On Redis a repr makes no call: before the first status it shows the limits.
 
-    In memory it is what is so.
+    In memory it is the present status.
     """
     limiter = world.limiter(Concurrency(2), Rate(10, per=HOUR))
     if not world.in_memory:
@@ -162,9 +162,7 @@ async def test_a_repr_shows_the_status_that_was_seen_last(world: World) -> None:
     assert ("on Redis at" in shown) != world.in_memory
 
 
-def test_a_repr_says_how_old_it_is(
-    redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repr_shows_its_age(redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = Limiter(name, Concurrency(2), store=redis_url)
     limiter.status()
     seen = queue.monotonic()

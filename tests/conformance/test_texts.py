@@ -1,5 +1,5 @@
-"""A text holds what it says, in every store: "100/minute" in any 60 seconds, a burst at one
-instant.
+"""A limit as text means the same in every store: "100/minute" holds in any 60 seconds, and a burst
+passes at one instant.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MINUTE = 60_000_000  # microseconds
 
 
 async def moments(limiter: Limiter, callers: int) -> list[int]:
-    """When each of so many callers was granted its call, by the store's clock."""
+    """The moments at which so many callers were granted, by the store's clock."""
 
     async def call() -> int:
         async with limiter.acquire() as permit:
@@ -31,8 +31,8 @@ def most_within(granted: list[int], period: int) -> int:
 
 @pytest.mark.exact
 def test_a_hundred_a_minute_passes_a_hundred_in_the_first_minute(memory: World) -> None:
-    """T1, T2: and the next hundred the moment that minute is over, which a bucket of that rate has
-    half passed by then.
+    """T1, T2: the next hundred pass the moment that minute is over. A bucket of that rate would
+    have passed half of them by then.
     """
     granted = memory.run(moments(memory.limiter("100/minute"), 300))
 
@@ -42,9 +42,9 @@ def test_a_hundred_a_minute_passes_a_hundred_in_the_first_minute(memory: World) 
 
 
 @pytest.mark.exact
-def test_a_burst_makes_a_text_a_bucket(memory: World) -> None:
-    """T1, T2: given 199 callers, then the last of them passes just before the first minute
-    is over.
+def test_a_text_with_a_burst_is_a_bucket(memory: World) -> None:
+    """T1, T2: given 199 callers, then the last of them passes just before the first minute is
+    over.
     """
     granted = memory.run(moments(memory.limiter("100/minute burst 100"), 199))
 
@@ -60,7 +60,7 @@ def test_a_burst_of_one_spaces_calls_evenly(memory: World) -> None:
 
 
 @told
-async def test_no_interval_sees_more_calls_than_a_text_says(world: World) -> None:
+async def test_no_interval_has_more_calls_than_a_text_allows(world: World) -> None:
     """T1 by the store's clock."""
     period = 10 * world.ticks
 
@@ -75,7 +75,7 @@ async def test_no_interval_sees_more_calls_than_a_text_says(world: World) -> Non
     ids=str,
 )
 @told
-async def test_a_fraction_of_a_token_comes_back_when_its_rate_says(
+async def test_a_fraction_of_a_token_comes_back_after_its_time(
     world: World, limit: str | Rate, hours: float
 ) -> None:
     """T4, T11."""
@@ -89,9 +89,9 @@ async def test_a_fraction_of_a_token_comes_back_when_its_rate_says(
 
 
 @told
-async def test_what_a_call_did_not_use_of_a_text_is_there_at_once(world: World) -> None:
-    """Given a budget of tokens as text, when a call settles for less, then those that come next
-    have the rest.
+async def test_unused_tokens_of_a_limit_as_text_are_free_at_once(world: World) -> None:
+    """Given a budget of tokens as text, when a call settles for less, then later calls have the
+    rest.
     """
     limiter = world.limiter("10k tokens/hour")
 
@@ -105,8 +105,8 @@ async def test_what_a_call_did_not_use_of_a_text_is_there_at_once(world: World) 
 
 
 @told
-async def test_what_a_call_used_beyond_its_estimate_is_charged_to_a_text(world: World) -> None:
-    """A debt stands in the way until the calls that made it are an hour old."""
+async def test_tokens_beyond_the_estimate_are_charged_to_a_limit_as_text(world: World) -> None:
+    """A debt delays callers until the calls that made it are an hour old."""
     limiter = world.limiter("10k tokens/hour")
 
     async with limiter.acquire(tokens=1000) as permit:

@@ -1,5 +1,5 @@
-"""One limiter, many worlds: threads, several event loops at once and one after another, both ways
-of entering (F9).
+"""One limiter for threads and for several event loops, at once and one after another, with both
+ways of entering (F9).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.world import HOUR, at_rest, held, soon, until, waiting
 
 
 class Room:
-    """Counts who is inside, over all threads."""
+    """Counts how many callers are inside, over all threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,9 @@ class Room:
 
 
 def at_once(*works: Callable[[], object]) -> None:
-    """Every work in a thread of its own, none before all are there; the first error comes out."""
+    """Run each work in a thread of its own, none before all threads are there. The first error
+    comes out.
+    """
     gate = threading.Barrier(len(works))
 
     def begun(work: Callable[[], object]) -> None:
@@ -52,8 +54,8 @@ def at_once(*works: Callable[[], object]) -> None:
 
 
 def test_threads_and_two_event_loops_share_one_limit(store: object, name: str) -> None:
-    """S1, S7, L5, F9: four threads, two loops with five tasks each, capacity 3: never a fourth
-    inside, and all get through.
+    """S1, S7, L5, F9: given four threads, two loops with five tasks each, and capacity 3, then a
+    fourth caller is never inside. All get through.
     """
     limiter = Limiter(name, Concurrency(3), store=store)
     room = Room()
@@ -80,7 +82,7 @@ def test_threads_and_two_event_loops_share_one_limit(store: object, name: str) -
 
 @pytest.fixture
 def hasty() -> Iterator[None]:
-    """Threads change places as often as Python lets them."""
+    """Threads change places as often as Python allows."""
     former = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -94,11 +96,11 @@ WAYS: dict[str, Callable[[Limiter], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_threads_that_hammer_one_limiter_are_never_one_too_many(
+def test_threads_that_hammer_one_limiter_never_exceed_its_capacity(
     store_kind: str, store: object, name: str, way: str, hasty: None
 ) -> None:
-    """S1, S7, L5, F11: eight threads that change places after every few lines, capacity 3; nobody
-    is lost, and no place is.
+    """S1, S7, L5, F11: eight threads change places after every few lines, at capacity 3. No caller
+    is lost, and no permit is.
     """
     limiter = Limiter(name, Concurrency(3), store=store)
     room, visits = Room(), 2000 if store_kind == "memory" else 20
@@ -118,7 +120,7 @@ def test_threads_that_hammer_one_limiter_are_never_one_too_many(
         permit.release()  # type: ignore[union-attr]  # these are
 
 
-def test_threads_that_hammer_a_rate_are_charged_for_all_that_they_do(
+def test_threads_that_hammer_a_rate_are_charged_for_each_call(
     store_kind: str, store: object, name: str, hasty: None
 ) -> None:
     """T1, T10, F11: not one call more than the limit allows, and none is counted twice."""
@@ -136,7 +138,9 @@ def test_threads_that_hammer_a_rate_are_charged_for_all_that_they_do(
 
 
 def test_a_rate_is_one_rate_for_threads_and_loops(store: object, name: str) -> None:
-    """T1: whoever asks from wherever, the bucket is one; T3: fences and moments rise together."""
+    """T1: the bucket is one for callers of all threads and loops; T3: fences and moments rise
+    together.
+    """
     limiter = Limiter(name, Rate(2, per=0.01, capacity=1), store=store)
     permits: list[Permit] = []
 
@@ -160,7 +164,7 @@ def test_a_rate_is_one_rate_for_threads_and_loops(store: object, name: str) -> N
     assert all(after - before >= 5_000 for before, after in pairwise(moments))
 
 
-def test_a_thread_hands_over_to_a_task_and_back(store: object, name: str) -> None:
+def test_a_permit_goes_from_a_thread_to_a_task_and_back(store: object, name: str) -> None:
     """L2: a release in a thread wakes a task in its loop, and a release in a task wakes a
     thread.
     """
@@ -193,8 +197,8 @@ def test_a_thread_hands_over_to_a_task_and_back(store: object, name: str) -> Non
 def test_a_limiter_made_before_any_loop_works_in_one_loop_after_another(
     store: object, name: str
 ) -> None:
-    """F9: the import-time limiter of a module, and a script that calls asyncio.run again
-    and again.
+    """F9: the import-time limiter of a module, and a script that calls asyncio.run again and
+    again.
     """
     limiter = Limiter(name, Concurrency(1), Rate(100, per=HOUR), store=store)
 
@@ -210,7 +214,9 @@ def test_a_limiter_made_before_any_loop_works_in_one_loop_after_another(
     assert asyncio.run(at_rest(limiter)).limits[1].used == 4
 
 
-def test_what_a_loop_held_when_it_ended_is_still_held_in_the_next(store: object, name: str) -> None:
+def test_the_permits_of_a_loop_that_ended_are_still_held_in_the_next(
+    store: object, name: str
+) -> None:
     """S7: the end of a loop is not the end of its permits."""
     limiter = Limiter(name, Concurrency(2), store=store)
 
@@ -225,8 +231,8 @@ def test_what_a_loop_held_when_it_ended_is_still_held_in_the_next(store: object,
     asyncio.run(at_rest(limiter))
 
 
-def test_waiters_of_a_loop_that_ended_hold_up_nobody(store: object, name: str) -> None:
-    """F7: two wait in a loop that is ended under them; those who come later do not wait for
+def test_waiters_of_a_loop_that_ended_delay_no_other_caller(store: object, name: str) -> None:
+    """F7: two tasks wait in a loop that ends before them, and later callers do not wait for
     them.
     """
     limiter = Limiter(name, Concurrency(1), store=store)
@@ -261,7 +267,7 @@ def test_a_thread_that_waited_long_enough_gets_its_error(store: object, name: st
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """As in a terminal: who is started in the background ignores it."""
+    """As in a terminal: a process that is started in the background ignores Ctrl-C."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
@@ -269,7 +275,7 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.mark.signals
 def test_an_interrupted_thread_leaves_no_trace(store: object, name: str, ctrl_c: None) -> None:
-    """F1: Ctrl-C in a blocking wait comes out of it, and the place in the queue is gone."""
+    """F1: Ctrl-C in a blocking wait comes out of it, and the thread leaves the queue."""
     limiter = Limiter(name, Concurrency(1), store=store)
     holder = limiter.acquire_sync()
 
@@ -289,10 +295,10 @@ def test_an_interrupted_thread_leaves_no_trace(store: object, name: str, ctrl_c:
 
 
 @pytest.mark.parametrize("tasks", [1, 50])
-async def test_a_limiter_shared_by_tasks_that_nest_other_limiters(
+async def test_tasks_that_nest_several_limiters_leave_each_as_they_entered_it(
     store: object, name: str, tasks: int
 ) -> None:
-    """Entered objects belong to whoever entered them: nesting and interleaving mix nothing up."""
+    """Each task leaves only the objects that it has entered, in nested and interleaved blocks."""
     outer, inner = (Limiter(name + end, Concurrency(2), store=store) for end in "ab")
 
     async def nest() -> None:
@@ -306,7 +312,9 @@ async def test_a_limiter_shared_by_tasks_that_nest_other_limiters(
     await at_rest(inner)
 
 
-async def test_a_limiter_is_entered_twice_by_one_task(store: object, name: str) -> None:
+async def test_a_task_that_enters_a_limiter_twice_holds_two_permits(
+    store: object, name: str
+) -> None:
     """Each entry is a permit of its own, also when one task holds both."""
     limiter = Limiter(name, Concurrency(2), store=store)
 
@@ -318,8 +326,10 @@ async def test_a_limiter_is_entered_twice_by_one_task(store: object, name: str) 
     await at_rest(limiter)
 
 
-async def test_stacks_may_enter_in_one_task_and_leave_in_another(store: object, name: str) -> None:
-    """A permit entered by `async with limiter` is given back even where another task closes the
+async def test_a_block_may_be_entered_in_one_task_and_left_in_another(
+    store: object, name: str
+) -> None:
+    """A permit entered by `async with limiter` is released even if another task closes the
     block.
     """
     limiter = Limiter(name, Concurrency(2), store=store)

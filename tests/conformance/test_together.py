@@ -1,4 +1,4 @@
-"""All or nothing: several limits of one limiter are decided together, and whoever is refused or
+"""All or nothing: several limits of one limiter are decided together. A caller that is refused or
 waits has taken nothing (T8).
 """
 
@@ -30,9 +30,9 @@ async def test_an_acquire_takes_from_every_limit_what_it_costs(world: World) -> 
 
 
 @told
-async def test_what_is_not_asked_for_is_not_taken(world: World) -> None:
-    """A plain acquire is one request and one permit; tokens and megabytes are taken by those who
-    name them.
+async def test_an_acquire_takes_only_the_units_that_it_names(world: World) -> None:
+    """A plain acquire is one request and one permit. Only acquires that name tokens and megabytes
+    take them.
     """
     limiter = world.limiter(
         Concurrency(64, unit="mb"), Rate(10, per=HOUR), Rate(1000, per=HOUR, unit="tokens")
@@ -47,7 +47,7 @@ async def test_what_is_not_asked_for_is_not_taken(world: World) -> None:
 async def test_a_refusal_by_one_limit_leaves_the_others_as_they_were(
     world: World, short: str
 ) -> None:
-    """T8: whichever limit says no, first or last, the rest is not charged."""
+    """T8: whichever limit refuses, first or last, the others are not charged."""
     limiter = world.limiter(Rate(5, per=HOUR), Concurrency(3), Rate(5, per=HOUR, unit="tokens"))
     (await limiter.acquire(requests=3, tokens=3)).release()
     before = await at_rest(limiter)
@@ -61,9 +61,9 @@ async def test_a_refusal_by_one_limit_leaves_the_others_as_they_were(
 
 
 @told
-async def test_who_waits_for_a_place_has_not_paid_yet(world: World) -> None:
-    """A waiter that a concurrency holds up books nothing; with the place it pays for all, in one
-    step.
+async def test_a_waiter_for_a_permit_has_taken_no_tokens(world: World) -> None:
+    """A waiter for a concurrency limit reserves nothing. With the permit it pays for all limits, in
+    one step.
     """
     limiter = world.limiter(Concurrency(1), Rate(10, per=HOUR))
     holder = await limiter.acquire()
@@ -78,7 +78,7 @@ async def test_who_waits_for_a_place_has_not_paid_yet(world: World) -> None:
 
 
 @told
-async def test_who_waits_for_a_token_holds_no_place(world: World) -> None:
+async def test_a_waiter_for_a_token_holds_no_permit(world: World) -> None:
     limiter = world.limiter(Concurrency(2), Rate(1, per=HOUR))
     (await limiter.acquire()).release()
     await at_rest(limiter)
@@ -94,7 +94,9 @@ async def test_who_waits_for_a_token_holds_no_place(world: World) -> None:
 
 @told
 async def test_two_limits_of_one_unit_both_count(world: World) -> None:
-    """Ten a second and at most twelve an hour: the stricter one decides at each moment."""
+    """Given ten a second and at most twelve an hour, then the stricter limit decides at each
+    moment.
+    """
     limiter = world.limiter(Rate(10, per=world.beat), Window(12, per=HOUR))
     for _ in range(12):
         await soon(limiter.acquire())

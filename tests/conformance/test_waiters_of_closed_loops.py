@@ -1,5 +1,5 @@
-"""A task whose event loop is closed never goes on, so its place in the queue is free, though the
-permit before it stays held.
+"""A task whose event loop is closed never goes on, so its place in the queue is free. The permit
+that it waits for stays held.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_waiters_of_a_closed_loop_are_not_counted(
 def test_waiters_of_a_closed_loop_do_not_fill_the_queue(
     wait: Callable[[Limiter], Awaitable[None]], name: str
 ) -> None:
-    """F7: an acquire that comes next finds room in the queue."""
+    """F7: the next acquire finds room in the queue."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore(), max_waiters=2)
     held = limiter.acquire_sync()
     tasks = waiters_of_closed_loop(limiter, wait)
@@ -104,7 +104,9 @@ NEWCOMERS: dict[str, Callable[[Limiter], object]] = {
 
 
 @pytest.mark.parametrize(
-    "limits", [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]], ids=["places", "and a rate"]
+    "limits",
+    [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]],
+    ids=["permits", "and a rate"],
 )
 @pytest.mark.parametrize("newcomer", NEWCOMERS)
 def test_waiters_behind_those_of_a_closed_loop_go_on_with_the_next_acquire(
@@ -128,7 +130,7 @@ def test_waiters_behind_those_of_a_closed_loop_go_on_with_the_next_acquire(
 
 
 def test_estimates_leave_out_waiters_of_a_closed_loop(name: str) -> None:
-    """F7, T8: neither an estimate nor a refusal counts what they asked for."""
+    """F7, T8: neither an estimate nor a refusal counts the costs of these waiters."""
     limiter = Limiter(name, Rate(1, per=60), store=MemoryStore())
     with limiter:
         pass

@@ -1,7 +1,7 @@
-"""Where no event loop of asyncio runs, as under trio: who would have to wait is told what to do
-instead, and leaves nothing behind.
+"""Without a running event loop of asyncio, as under trio, a caller that would have to wait gets an
+error. It names the way out, and the caller leaves the queue.
 
-In a thread of trio's a limiter is entered as in any other.
+In a thread of trio's a limiter works as in any other thread.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WAYS = {
 @pytest.mark.parametrize(
     "limit", [Concurrency(1), Rate(1, per=HOUR)], ids=lambda limit: type(limit).__name__
 )
-def test_who_would_have_to_wait_without_asyncio_is_told_what_to_do(
+def test_a_caller_that_would_have_to_wait_without_asyncio_gets_an_error_with_the_way_out(
     store: Any, name: str, limit: Any, way: str
 ) -> None:
-    """S7, F20: and nobody waits afterwards."""
+    """S7, F20: no caller waits afterwards."""
     limiter = Limiter(name, limit, store=store)
     permit = limiter.acquire_sync()
 
@@ -46,8 +46,8 @@ def test_who_would_have_to_wait_without_asyncio_is_told_what_to_do(
     permit.release()
 
 
-def test_in_a_thread_of_trios_a_limiter_is_entered_as_in_any_other(store: Any, name: str) -> None:
-    """S1, L2: three at once, one place."""
+def test_a_limiter_can_be_entered_in_a_thread_of_trio(store: Any, name: str) -> None:
+    """S1, L2: three threads at once share one permit."""
     limiter, inside = Limiter(name, Concurrency(1), store=store), list[int]()
 
     def call() -> None:
@@ -78,8 +78,8 @@ AT_ONCE = {
 def test_without_asyncio_the_error_comes_at_once_though_nothing_would_wait(
     name: str, limit: Any, way: str
 ) -> None:
-    """F20: under trio, and where a coroutine is driven by hand, on a limiter that has room; nothing
-    is charged.
+    """F20: under trio, and when a coroutine is driven by hand, on a limiter with free permits.
+    Nothing is charged.
     """
     limiter = Limiter(name, limit)
 

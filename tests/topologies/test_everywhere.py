@@ -28,7 +28,7 @@ ITS_OWN = [  # of one server, which is killed, filled and made to forget
 # What they show does not depend on the place, and their margins are those of a machine that does
 # nothing else.
 OF_TIME = [
-    "tests/conformance/test_cancellation.py::test_bookings_move_forward_over_processes",
+    "tests/conformance/test_cancellation.py::test_reservations_move_forward_over_processes",
     "tests/classics/test_crashes.py::test_a_holder_that_lives_keeps_its_place_beyond_the_expiry",
 ]
 STORIES = {
