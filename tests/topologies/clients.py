@@ -1,8 +1,8 @@
 """Client objects of every kind, as a user makes them: redis-py's and valkey-py's, for threads and
 for asyncio, by topology.
 
-Here lives their making. headgate only reads them: no server is asked anything here, but by the
-clusters of threads, which do so as they are made, and need a right of their own for it.
+This module makes them, and headgate only reads them. Only clusters of threads ask a server here,
+when they are made, and need a right of their own for it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LIBRARIES = list(SERVERS)
 
 
 def secured(place: Server | Sentinels | Cluster) -> dict[str, Any]:
-    """What a client is told of TLS."""
+    """The options of a client for TLS."""
     certificate = place.certificate
     return {} if certificate is None else {"ssl": True, "ssl_ca_certs": str(certificate.authority)}
 
@@ -84,7 +84,7 @@ def client_of(place: Server | Sentinels | Cluster, library: str) -> Any:
 
 
 async def closed(client: Any) -> None:
-    """Whatever kind it is: a user closes it at the end."""
+    """Close a client of any kind at the end, as its user does."""
     close = getattr(client, "aclose", None)
     if close is not None:
         await close()

@@ -1,5 +1,5 @@
-"""What stories of topologies may ask for: places that they share, and some of their own to be
-broken.
+"""Fixtures for the scenarios of topologies: servers that the tests share, and some of their own to
+be broken.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def secure_server(certificates: Certificates) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def sentinels() -> Iterator[Sentinels]:
-    """For stories in which nothing fails over."""
+    """For scenarios in which nothing fails over."""
     place = Sentinels().start()
     yield place
     place.stop()
@@ -51,7 +51,7 @@ def secure_sentinels(certificates: Certificates) -> Iterator[Sentinels]:
 
 @pytest.fixture
 def own_sentinels() -> Iterator[Sentinels]:
-    """For one story alone, which breaks them."""
+    """For one scenario alone, which breaks them."""
     place = Sentinels(down_after=DOWN_AFTER).start()
     yield place
     place.stop()
@@ -66,7 +66,7 @@ def _cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(_cluster: Cluster) -> Iterator[Cluster]:
-    """It may be broken; it is healed for the next story."""
+    """A scenario may break it; it is healed for the next one."""
     yield _cluster
     _cluster.heal()
 
@@ -80,7 +80,7 @@ def secure_cluster(certificates: Certificates) -> Iterator[Cluster]:
 
 @pytest.fixture
 def puppet(name: str) -> Iterator[Callable[..., Puppet]]:
-    """Makes processes of their own at a URL that share the test's name, in no hurry."""
+    """Makes processes at a URL that share the test's name, with the product's constants."""
     with ExitStack() as stack:
 
         def made(url: str, *limits: Limit) -> Puppet:
@@ -95,5 +95,5 @@ def puppet(name: str) -> Iterator[Callable[..., Puppet]]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All limiters of this test are in a hurry."""
+    """All limiters of this test use the shorter constants of `haste`."""
     haste.hurry(monkeypatch.setattr)

@@ -1,4 +1,4 @@
-"""Each way to say where the store is, for each topology: the same limiter, and few connections."""
+"""Each way to name the store, for each topology: the same limiter, and few connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture(params=["URL", *LIBRARIES])
 async def store(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[Any]:
-    """What the limiter is told: a URL, or a client that the user has anyway."""
+    """The store of the limiter: a URL, or a client that the user has anyway."""
     await asyncio.to_thread(
         end_portal
     )  # the connections of earlier tests must not end in the middle of this one
@@ -48,12 +48,12 @@ async def store(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[A
         await closed(client)
     if any(
         task.get_name() == "headgate-subscriber" for task in asyncio.all_tasks()
-    ):  # TLS that is cut off in its greeting says so
+    ):  # TLS that is cut off in its greeting logs it
         await eventually(lambda: connections(place, "pubsub") > 0)
 
 
 def servers_of(place: Place) -> list[Server]:
-    """Those that keep what limiters know."""
+    """The servers that keep the state of limiters."""
     return (
         [place]
         if isinstance(place, Server)
@@ -65,11 +65,11 @@ def connections(place: Place, kind: str = "normal") -> int:
     return sum(connections_of(server.admin, kind) for server in servers_of(place))
 
 
-async def test_all_who_come_are_let_in_by_turns_and_never_one_too_many(
+async def test_all_tasks_enter_in_order_and_never_exceed_the_capacity(
     name: str, store: Any
 ) -> None:
-    """S1, S6, T1, L6: given two places and twenty tasks, when each visits once, then all do, in
-    order, and all was counted.
+    """S1, S6, T1, L6: given two permits and twenty tasks, when each enters once, then all do, in
+    order, and all calls were counted.
     """
     limiter = Limiter(name, Concurrency(2), Rate(100, per=AGES, unit="tokens"), store=store)
     room, order = Room(), []
@@ -88,8 +88,8 @@ async def test_all_who_come_are_let_in_by_turns_and_never_one_too_many(
     assert used(await at_rest(limiter)) == [0, 20]
 
 
-async def test_threads_are_let_in_as_tasks_are(name: str, store: Any) -> None:
-    """S1, S9: given one place, when five threads and a task want it again and again, then one has
+async def test_threads_and_a_task_share_one_permit(name: str, store: Any) -> None:
+    """S1, S9: given one permit, when five threads and a task acquire again and again, then one has
     it at a time.
     """
     limiter = Limiter(name, Concurrency(1), store=store)
@@ -126,11 +126,11 @@ def clients(place: Place, *kinds: str) -> set[tuple[int, str]]:
     }
 
 
-async def test_three_hundred_who_wait_for_fifty_limiters_share_a_few_connections(
+async def test_three_hundred_waiters_for_fifty_limiters_share_a_few_connections(
     name: str, store: Any, place: Place
 ) -> None:
-    """S9, F27: to each server that keeps names one for calls and one that is subscribed; and all
-    waiters get their turn.
+    """S9, F27: to each server that keeps names there is one connection for calls and one for
+    notifications. All waiters get their turn.
     """
     servers = MASTERS if isinstance(place, Cluster) else 1
     before = clients(place)

@@ -1,8 +1,8 @@
-"""A cluster whose slots move and whose masters die: no error, no place too many, none lost, and the
-order is kept (F40).
+"""A cluster whose slots move and whose masters die: no error, no permit too many, none lost, and
+the order is kept (F40).
 
-While a slot moves, a script of several keys is refused on both sides unless all its keys are on
-one: so callers wait, and the stories stand in the middle of a move for a moment only.
+While a slot moves, both sides refuse a script of several keys unless all its keys are on one. So
+callers wait, and the tests stay in the middle of a move for a moment only.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.world import at_rest, long, session_of, soon, used, waiting
 AGES = 10_000_000  # seconds: no token comes back within a test
 SILENT = 3600.0  # seconds between heartbeats: none within a test
 PROMOTION = 10.0  # seconds until a replica is a master: about three
-BOUND = 5.0  # seconds from then until all goes on
-MOMENT = 0.15  # seconds for which a story stands in the middle of a move: several attempts
+BOUND = 5.0  # seconds from then until all callers go on
+MOMENT = 0.15  # seconds for which a test stays in the middle of a move: several attempts
 TOKENS = Rate(1000, per=AGES, unit="tokens")
 
 Puppets = Callable[..., Puppet]
@@ -47,12 +47,12 @@ def key_of(name: str) -> str:
 
 
 async def refused(move: Move) -> None:
-    """Go on when calls are refused on one of the two sides, or were sent to the other."""
+    """Go on when one of the two sides refuses calls, or sends them to the other."""
     await eventually(lambda: any(errors_of(node) for node in (move.source, move.target)))
 
 
 def errors_of(node: Node) -> int:
-    """How often a node has said that it cannot, or not now, since `config_resetstat`."""
+    """How often a node has refused a call for now or redirected it, since `config_resetstat`."""
     stats: dict[str, Any] = node.admin.info("errorstats")
     return sum(
         stats.get(f"errorstat_{word}", {}).get("count", 0) for word in ("TRYAGAIN", "ASK", "MOVED")
@@ -64,7 +64,7 @@ def errors_of(node: Node) -> int:
 
 async def test_limiters_are_spread_over_all_masters(name: str, cluster: Cluster) -> None:
     """S1, S6, S9: given names on each master, when all are used at once, then each is used there,
-    and nothing is mixed up.
+    and no states are mixed up.
     """
     names = {
         node: [cluster.name_on(node, f"{name}-{number}") for number in range(3)]
@@ -93,7 +93,9 @@ async def test_limiters_are_spread_over_all_masters(name: str, cluster: Cluster)
 
 
 def listeners(cluster: Cluster) -> Callable[[], list[Node]]:
-    """Where somebody listens who did not when this was called: links of other tests may live on."""
+    """The nodes with subscribers that were not there when this was called: clients of other tests
+    may live on.
+    """
     before = Counter(cluster.listened_to())
     return lambda: list((Counter(cluster.listened_to()) - before).elements())
 
@@ -102,9 +104,11 @@ def listeners(cluster: Cluster) -> Callable[[], list[Node]]:
 
 
 @pytest.mark.parametrize("carried", ["nothing", "one key", "all keys"])
-async def test_a_slot_that_moves_is_waited_for(name: str, cluster: Cluster, carried: str) -> None:
-    """S1, S6, S7, S4: given a holder, a queue and newcomers, when the slot moves under them, then
-    nobody sees anything of it.
+async def test_callers_wait_while_a_slot_moves_and_see_no_error(
+    name: str, cluster: Cluster, carried: str
+) -> None:
+    """S1, S6, S7, S4: given a holder, a queue and newcomers, when the slot moves meanwhile, then no
+    caller notices it.
     """
     limiters = [
         Limiter(name, Concurrency(2), TOKENS, store=apart(cluster.user_url, number))
@@ -146,19 +150,19 @@ async def test_a_slot_that_moves_is_waited_for(name: str, cluster: Cluster, carr
 
 
 def moving(cluster: Cluster, name: str) -> Move:
-    """The slot of `name`, on its way, and nobody has noticed yet."""
+    """The slot of `name`, while it moves; no process has noticed yet."""
     move = cluster.move(key_of(name))
     for node in (move.source, move.target):
         node.admin.config_resetstat()
     return move.open()
 
 
-async def test_a_place_changes_hands_in_full_or_not_at_all_while_its_slot_moves(
+async def test_a_permit_is_handed_over_in_full_or_not_at_all_while_its_slot_moves(
     name: str, cluster: Cluster
 ) -> None:
-    """S7, fact 10: given the last holder and the last waiter, whose keys end with them, when the
-    place changes hands in the midst of a move, then no script is broken off at a key that has just
-    gone: the waiter has the place, and nobody else. F40.
+    """S7, fact 10: given the last holder and waiter of a name, when the permit is handed over
+    during a move, then only the waiter has it. Their keys end with them, and no script stops at a
+    key that has just gone. F40.
     """
     limiter, other = [
         Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)
@@ -181,7 +185,7 @@ async def test_a_place_changes_hands_in_full_or_not_at_all_while_its_slot_moves(
 
 async def test_a_slot_moves_round_under_load(name: str, cluster: Cluster) -> None:
     """S1, S3, S7: given forty tasks at work in two processes, when the slot goes round all masters,
-    then nobody is one too many. F40.
+    then no task is one too many. F40.
     """
     limiters = [
         Limiter(name, Concurrency(3), TOKENS, store=apart(cluster.user_url, number))
@@ -225,7 +229,7 @@ def busier(room: Room, visits: int) -> bool:
 
 async def test_a_thread_follows_a_slot_that_moves(name: str, cluster: Cluster) -> None:
     """S1, S7: given a thread with a connection of its own, when the slot has moved, or is moving,
-    then it gets in all the same.
+    then the thread still enters.
     """
     limiter = Limiter(name, Concurrency(1), store=cluster.user_url)
     room = Room()
@@ -250,11 +254,11 @@ async def test_a_thread_follows_a_slot_that_moves(name: str, cluster: Cluster) -
 # Nodes that are gone ------------------------------------------------------------------------------
 
 
-async def test_holders_and_waiters_live_through_the_death_of_a_master(
+async def test_holders_and_waiters_survive_the_death_of_a_master(
     name: str, cluster: Cluster
 ) -> None:
     """S1, S6, S7, L5, F40: given names on all masters, when one is killed, then its replica goes on
-    where it was, and so do all.
+    where it was, and so do all callers.
     """
     dying = cluster.masters()[0]
     mine, alive = cluster.name_on(dying, name), cluster.name_on(cluster.masters()[1], name)
@@ -279,7 +283,7 @@ async def test_holders_and_waiters_live_through_the_death_of_a_master(
     dying.kill()
     others = asyncio.create_task(
         enter(beside, tokens=1)
-    )  # a cluster that lacks slots serves nobody
+    )  # a cluster that lacks slots serves no caller
     await eventually(lambda: cluster.serves(key_of(mine), without=dying), PROMOTION)
     assert not order
     assert await soon(holder.arelease())
@@ -293,12 +297,11 @@ async def test_holders_and_waiters_live_through_the_death_of_a_master(
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.01], ids=["together", "later"])
-async def test_a_node_that_says_nothing_delays_no_name_of_another(
+async def test_a_silent_node_delays_no_name_of_another(
     name: str, cluster: Cluster, moment: float
 ) -> None:
-    """L5, F36: given two nodes that were not met yet, of which one stands still, when names of both
-    are asked for, then the other one's is granted at once; and the first one's as soon as its node
-    goes on.
+    """L5, F36: given two nodes that the process has not reached yet, when one stands still, then
+    the other node grants its names at once. The first one grants as soon as it goes on.
     """
     known, silent, healthy = cluster.masters()
     url = f"{cluster.user_url}?socket_connect_timeout=60"  # longer than anything here
@@ -320,11 +323,11 @@ async def test_a_node_that_says_nothing_delays_no_name_of_another(
         assert await holder.arelease()
 
 
-async def test_a_master_that_is_gone_is_asked_less_and_less_often_whoever_else_answers(
+async def test_a_dead_master_is_asked_less_and_less_often_though_another_one_answers(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F28, F40: given a master that is gone and another one that answers all the time, then each
-    pause before the former is asked again is twice the one before, up to the longest.
+    """F28, F40: given a master that is gone and another one that answers, then the pauses before
+    calls to the former double, up to the longest.
     """
     breaths = Breaths()
     for module, word, value in (
@@ -353,7 +356,7 @@ async def test_a_master_that_is_gone_is_asked_less_and_less_often_whoever_else_a
 
 
 class Chance:
-    """In place of chance: whoever has `port` comes first."""
+    """In place of chance: the server at `port` comes first."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -365,12 +368,12 @@ class Chance:
         return sorted(servers, key=lambda server: f":{self._port}/" not in str(server))
 
 
-async def test_a_master_that_says_nothing_is_not_asked_who_takes_its_place(
+async def test_a_silent_master_is_not_asked_for_its_successor(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, S7, F36: given a master that stands still and a replica that was promoted, when a call is
-    lost at the former, then the others are asked where its name is, and not first the one that has
-    just let it down.
+    """L5, S7, F36: given a silent master and a promoted replica, when a call is lost at the master,
+    then the process asks other nodes for the name. It does not first ask the one that has just
+    failed.
     """
     silent = cluster.masters()[0]
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
@@ -397,7 +400,7 @@ async def test_two_processes_share_a_limiter_while_its_slot_moves(
     name: str, cluster: Cluster, puppet: Puppets
 ) -> None:
     """S1, S6, S7: given one process that holds and another that waits, when the slot moves, then
-    the place is handed on.
+    the permit is handed over.
     """
     limit = Concurrency(1)
     one, two = [puppet(cluster.user_url, limit) for _ in range(2)]
@@ -416,19 +419,23 @@ async def test_two_processes_share_a_limiter_while_its_slot_moves(
     await at_rest(Limiter(name, limit, store=cluster.user_url))
 
 
-async def test_a_node_that_is_not_there_is_passed_over(name: str, cluster: Cluster) -> None:
-    """Given a URL whose first node is gone, then the second one is asked where everything is."""
+async def test_a_process_asks_the_next_node_when_the_first_is_gone(
+    name: str, cluster: Cluster
+) -> None:
+    """Given a URL whose first node is gone, then the process asks the second one for the
+    topology.
+    """
     url = cluster.url_at("127.0.0.1:1", f"127.0.0.1:{cluster.nodes[0].port}")
     for node in cluster.masters():
         limiter = Limiter(cluster.name_on(node, name), Concurrency(1), store=url)
         assert await (await soon(limiter.acquire())).arelease()
 
 
-async def test_a_node_that_says_nothing_is_passed_over(
+async def test_a_process_asks_the_next_node_when_the_first_is_silent(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F22: given a URL whose first node stands still, then the second one is asked, however
-    long a connection may take.
+    """L5, F22: given a URL whose first node stands still, then the process asks the second one,
+    however long a connection may take.
     """
     silent, healthy = cluster.masters()[:2]
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
@@ -441,10 +448,8 @@ async def test_a_node_that_says_nothing_is_passed_over(
     ).arelease()
 
 
-async def test_a_replica_that_is_named_says_where_the_masters_are(
-    name: str, cluster: Cluster
-) -> None:
-    """Given a URL that names a replica only, then the names are looked for where they are."""
+async def test_a_url_of_a_replica_leads_to_the_masters(name: str, cluster: Cluster) -> None:
+    """Given a URL that names a replica only, then the process finds the masters of the names."""
     limiter = Limiter(
         name, Concurrency(1), store=cluster.url_by(cluster.replica_of(cluster.masters()[0]))
     )
@@ -453,16 +458,18 @@ async def test_a_replica_that_is_named_says_where_the_masters_are(
     await at_rest(limiter)
 
 
-async def test_no_node_at_all_is_told_in_a_sentence(name: str, cluster: Cluster) -> None:
+async def test_the_error_without_any_node_names_all_nodes_of_the_url(
+    name: str, cluster: Cluster
+) -> None:
     limiter = Limiter(name, Concurrency(1), store=cluster.url_at("127.0.0.1:1", "127.0.0.1:2"))
 
-    with pytest.raises(StoreError, match=r"Cluster at 127\.0\.0\.1:1, 127\.0\.0\.1:2") as told:
+    with pytest.raises(StoreError, match=r"Cluster at 127\.0\.0\.1:1, 127\.0\.0\.1:2") as caught:
         await soon(limiter.acquire())
 
-    assert str(told.value).endswith("accepts the login.")
+    assert str(caught.value).endswith("accepts the login.")
 
 
-async def test_a_single_server_that_turns_out_to_be_one_of_a_cluster_says_so(
+async def test_the_error_for_a_node_of_a_cluster_names_the_url_of_clusters(
     name: str, cluster: Cluster
 ) -> None:
     """Given a redis:// URL of a node, when a name is another node's, then the StoreError says how
@@ -477,11 +484,11 @@ async def test_a_single_server_that_turns_out_to_be_one_of_a_cluster_says_so(
 
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("heals", [True, False])
-async def test_a_slot_that_nobody_has_is_waited_for_and_not_for_ever(
+async def test_calls_wait_for_a_slot_without_a_node_and_not_for_ever(
     name: str, cluster: Cluster, heals: bool
 ) -> None:
-    """F35, L5, S7: given a slot that was taken from its node, then calls wait for it, and are told
-    if it does not come back.
+    """F35, L5, S7: given a slot that was taken from its node, then calls wait for it, and raise if
+    it does not come back.
     """
     limiter = Limiter(name, Concurrency(1), TOKENS, store=cluster.user_url)
     holder = await limiter.acquire(tokens=1)
@@ -502,9 +509,11 @@ async def test_a_slot_that_nobody_has_is_waited_for_and_not_for_ever(
     assert used(await at_rest(limiter)) == [0, 2]
 
 
-async def test_connections_are_two_to_a_master_at_most(name: str, cluster: Cluster) -> None:
-    """S9: given waiters on all masters, and slots that went elsewhere since, then each master has
-    one connection for calls and one that is subscribed.
+async def test_a_process_has_two_connections_to_a_master_at_most(
+    name: str, cluster: Cluster
+) -> None:
+    """S9: given waiters on all masters, and slots that moved since, then each master has one
+    connection for calls and one for notifications.
     """
     before, listening = (
         {node: connections_of(node.admin, "normal") for node in cluster.nodes},
@@ -538,13 +547,14 @@ async def test_connections_are_two_to_a_master_at_most(name: str, cluster: Clust
         assert await holder.arelease()
 
 
-async def test_a_master_to_whom_nothing_is_said_is_left(
+async def test_the_connection_to_an_unused_master_is_closed(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S9: given names on two masters, when one of them is used no more, then the connection there
-    is closed, and the other is not; and it is made again for who comes.
+    is closed, and the other is not. It is made again for the next caller.
     """
-    # So long that the process does not stand still for it: then the other one would be unused, too.
+    # Longer than the process may stand still. Otherwise the other connection would count as unused,
+    # too.
     for time_limit in ("REPLY_TIMEOUT", "IDLE"):
         monkeypatch.setattr(transport_node, time_limit, scaled_now(2.0))
     quiet, lively = cluster.masters()[:2]
@@ -567,11 +577,11 @@ async def test_a_master_to_whom_nothing_is_said_is_left(
     assert await (await soon(limiters[quiet].acquire())).arelease()
 
 
-async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_the_loop_ends(
+async def test_a_release_while_the_topology_is_looked_for_arrives_though_the_loop_ends(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7, L4: given a connection that is lost, and a node that says nothing when it is asked where
-    everything is, when the loop ends just then, then what was given back arrives.
+    """S7, L4: given a lost connection and a node that does not answer with the topology, when the
+    loop ends just then, then the release arrives.
     """
     silent, kept = cluster.masters()[:2]
     its = cluster.name_on(kept, name)
@@ -581,8 +591,8 @@ async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_
         limiter = Limiter(its, Concurrency(1), store=apart(cluster.user_url, 11))
         holder = await limiter.acquire()
         silent.pause()
-        lane = session_of(limiter)
-        lane.node.cut(ConnectionError("cut off"))
+        loop_session = session_of(limiter)
+        loop_session.node.cut(ConnectionError("cut off"))
         holder.release()
         await eventually(
             lambda: any(task.get_name() == "headgate-ask" for task in asyncio.all_tasks())
@@ -596,7 +606,7 @@ async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_
 
 
 class Minority:
-    """A node that says CLUSTERDOWN to every call, as one that sees no majority does, from when it
+    """A node that answers CLUSTERDOWN to every call, as one without a majority does, from when it
     is cut off.
     """
 
@@ -619,12 +629,12 @@ class Minority:
         monkeypatch.setattr(transport_node.Node, "_replied", refuses)
 
 
-async def test_a_master_that_sees_no_majority_is_left_when_another_one_has_its_names(
+async def test_callers_leave_a_master_without_a_majority_when_another_one_has_its_names(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F40, S7: given a master that says CLUSTERDOWN and nothing else, when others have given
-    its names to its replica, then all that ask for them are served there, who was held and who
-    comes, with no error; and what they held is there.
+    """L5, F40, S7: given a master that answers only CLUSTERDOWN, when other nodes have given its
+    names to its replica, then all callers are served there without error. Holders keep their
+    permits.
     """
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     lonely = cluster.masters()[0]

@@ -1,8 +1,8 @@
-"""The same stories elsewhere: what is told of Redis holds on an old server, on Valkey, by Sentinel
+"""The same tests elsewhere: the behaviour on Redis holds on an old server, on Valkey, by Sentinel
 and in a cluster.
 
-Here is told where; the stories are in tests/conformance and tests/classics. By hand: ./run test
-tests/conformance --place cluster
+This module names the places; the tests are in tests/conformance and tests/classics. By hand: ./run
+test tests/conformance --place cluster
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ITS_OWN = [  # of one server, which is killed, filled and made to forget
     f"{STATES}::test_a_caller_waits_for_a_busy_server",
     f"{STATES}::test_a_server_with_too_many_clients_is_an_error",
 ]
-# What they show does not depend on the place, and their margins are those of a machine that does
-# nothing else.
+# The result of these does not depend on the place, and their margins are those of a machine that
+# does nothing else.
 OF_TIME = [
     "tests/conformance/test_cancellation.py::test_reservations_move_forward_over_processes",
     "tests/classics/test_crashes.py::test_a_holder_that_lives_keeps_its_place_beyond_the_expiry",
 ]
-STORIES = {
+TESTS = {
     "redis-6.2": [*SHARED, *ITS_OWN],
     "valkey": [*SHARED, *ITS_OWN],
     "sentinel": SHARED,
@@ -40,10 +40,10 @@ STORIES = {
 
 
 @pytest.mark.proof("starts test suites")
-@pytest.mark.parametrize("place", [place for place in STORIES if place not in missing()])
-def test_what_holds_on_one_server_holds_there(place: str) -> None:
-    """Each story says what it holds."""
-    without = [f"--deselect={story}" for story in OF_TIME]
+@pytest.mark.parametrize("place", [place for place in TESTS if place not in missing()])
+def test_the_shared_tests_pass_at_each_place(place: str) -> None:
+    """Each test says what it checks."""
+    without = [f"--deselect={test}" for test in OF_TIME]
     words = [
         sys.executable,
         "-m",
@@ -54,7 +54,7 @@ def test_what_holds_on_one_server_holds_there(place: str) -> None:
         "--place",
         place,
         *without,
-        *STORIES[place],
+        *TESTS[place],
     ]
 
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

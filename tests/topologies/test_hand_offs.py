@@ -1,7 +1,7 @@
 """Hand-offs between processes: after a failover, beside a silent node, and while a slot moves.
 
-The tests run without heartbeats. So a waiter that no notification reaches waits for ever, and the
-test fails.
+The tests run without heartbeats. So a waiter without a notification waits for ever, and the test
+fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.world import at_rest, long, soon, waiting
 
 SILENT = 3600.0  # seconds between two heartbeats: none within a test
 MOMENT = 0.15  # seconds between two looks at what is still used
-OVERDUE = scaled(0.5)  # seconds after which a reply is missed
+OVERDUE = scaled(0.5)  # seconds after which a reply is overdue
 PROMOTION = 10.0  # seconds that a failover may take: about two
 ROUNDS = 10  # hand-offs, each from one process to the other
 
@@ -75,8 +75,8 @@ async def test_the_subscription_moves_to_the_new_primary(
 
     former = breaks(own_sentinels)
     await eventually(lambda: own_sentinels.promoted(former), PROMOTION)
-    # A process that has not read the announcement yet may get a permit that only the former primary
-    # knows.
+    # A process that has not read the message of the failover yet may get a permit that only the
+    # former primary knows.
     await eventually(lambda: connections_of(own_sentinels.primary.admin, "normal") == len(limiters))
     await hand_over(limiters)
 
@@ -88,7 +88,7 @@ async def test_a_frozen_primary_that_was_replaced_keeps_no_subscriber(
     name: str, own_sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2, S9, F57: given a primary that stands still, so that the connections for calls are lost
-    first, when another server is the primary, then both processes subscribe there, and nowhere
+    first. When another server is the primary, then both processes subscribe there, and nowhere
     else.
     """
     monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", OVERDUE)
@@ -131,8 +131,8 @@ async def test_a_subscription_outlasts_the_connection_for_calls(
 async def test_a_name_with_waiters_keeps_its_channel_when_a_connection_for_calls_is_lost(
     name: str, cluster: Cluster
 ) -> None:
-    """L2, F26, F58: given a waiter in one process, when the connections for calls to the node of
-    its name are lost, then the process keeps its subscription there.
+    """L2, F26, F58: given a waiter in one process, when the connections for calls to its node are
+    lost, then the process keeps its subscription there.
     """
     node = cluster.masters()[0]
     limiters = two_processes(cluster.name_on(node, name), cluster.user_url)
@@ -158,8 +158,9 @@ def subscribers(server: Copy | Node) -> set[str]:
 async def test_a_server_that_became_a_replica_loses_its_subscribers(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """L2, F35, F57: given the URL of one server, which says READONLY to two processes, when they
-    are served again, then both have subscribed anew: the address may lead to another server by now.
+    """L2, F35, F57: given the URL of one server, which answers READONLY to two processes, when they
+    are served again, then both have subscribed again. The address may lead to another server by
+    now.
     """
     server = own_sentinels.primary
     limiters = two_processes(name, server.user_url)
@@ -198,8 +199,8 @@ async def test_a_silent_node_delays_no_hand_off_of_names_that_other_nodes_keep(
 
 
 async def test_the_subscription_follows_a_slot_that_moves(name: str, cluster: Cluster) -> None:
-    """L2, F40, F58: given a holder in one process and a waiter in another, when the slot of their
-    name moves to another node, then the waiter hears of its grant there.
+    """L2, F40, F58: given a holder and a waiter in two processes, when the slot of their name
+    moves, then the waiter is granted at the target.
     """
     limiters = two_processes(name, cluster.user_url)
     await hand_over(limiters, rounds=2)
@@ -217,12 +218,12 @@ async def test_the_subscription_follows_a_slot_that_moves(name: str, cluster: Cl
     assert not channels(move.source, name)
 
 
-async def test_a_waiter_hears_of_its_grant_while_the_slot_of_its_name_moves(
+async def test_a_waiter_is_notified_of_its_grant_while_the_slot_of_its_name_moves(
     name: str, cluster: Cluster
 ) -> None:
-    """L2, F40, F58: given a holder in one process and a waiter in another, when all keys of their
-    name have gone to another node, but not the slot, then the waiter is notified, and so are those
-    that come later; and the waiter counts as alive for as long as before.
+    """L2, F40, F58: given a holder and a waiter in two processes, when all keys of their name have
+    moved without the slot, then the waiter is notified. Later waiters are notified, too, and the
+    waiter counts as alive for as long as before.
     """
     limiters = two_processes(name, cluster.user_url)
     await hand_over(limiters, rounds=2)
@@ -254,7 +255,7 @@ def keys_of(node: Node) -> Iterator[Redis]:
 
 
 def listening(node: Node, name: str) -> list[bytes]:
-    """The sessions of `name` that have said that the server notifies them (reply_cache.lua)."""
+    """The sessions of `name` that have asked the server for notifications (reply_cache.lua)."""
     with keys_of(node) as raw:
         fields = raw.hgetall(key_of(name))
     return [
@@ -279,8 +280,8 @@ def channels(node: Node, name: str) -> list[str]:
 async def test_only_names_with_waiters_are_subscribed(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S9, F58: given two names of one node, when one has no waiter any more, then its channel is
-    left, and the other one's stays.
+    """S9, F58: given two names of one node, when one has no waiter any more, then the process
+    leaves its channel, and stays in the other one's.
     """
     monkeypatch.setattr(subscriber, "REPLY_TIMEOUT", MOMENT)
     node = cluster.masters()[0]
@@ -307,8 +308,9 @@ async def test_only_names_with_waiters_are_subscribed(
 async def test_a_node_that_is_not_used_any_more_keeps_no_subscriber(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S9, F58: given a name that had waiters, when its node is asked nothing any more, then both
-    connections to it are closed."""
+    """S9, F58: given a name that had waiters, when its node gets no calls any more, then both
+    connections to it are closed.
+    """
     monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
     monkeypatch.setattr(transport_node, "IDLE", MOMENT)
     listening = listeners(cluster)
@@ -333,11 +335,12 @@ def without_sharded_channels(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_sharded_channels")
-async def test_without_sharded_channels_one_subscription_hears_of_all_nodes(
+async def test_without_sharded_channels_one_subscription_serves_all_nodes(
     name: str, cluster: Cluster
 ) -> None:
     """L2, S9, F40, F58: given names on all masters, when sharded channels cannot be used, then each
-    process has one subscription, on any node, and all names are handed over."""
+    process has one subscription, on any node. All names are handed over.
+    """
     listening = listeners(cluster)
     names = [cluster.name_on(node, name) for node in cluster.masters()]
     processes = [two_processes(its, cluster.user_url) for its in names]

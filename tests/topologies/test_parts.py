@@ -1,5 +1,5 @@
-"""A Cluster of which a part is away: who may do without the store does so for the names of that
-part, and for no others (F40).
+"""A Cluster of which a part is away: limiters that may go without the store do so for the names of
+that part, and for no others (F40).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.faults.scene import eventually
 from tests.world import at_rest, long, soon
 
 pytestmark = pytest.mark.usefixtures("hurried")
-AT_ONCE = haste.OUTAGE / 2  # seconds that suffice for who looks for nobody
+AT_ONCE = haste.OUTAGE / 2  # seconds that suffice for a caller that looks for no server
 PROMOTION = 10.0  # seconds until a replica is a master: about three
 
 
 @pytest.fixture
 def lonely(cluster: Cluster) -> Iterator[Node]:
-    """A master that nobody takes the place of."""
+    """A master without a replica that could take its place."""
     master = cluster.masters()[0]
     with cluster.without_successors(master):
         yield master
@@ -50,8 +50,8 @@ async def fence_of(limiter: Limiter) -> int:
 
 
 async def limited(limiter: Limiter) -> None:
-    """Go on when the store is asked again: a node that has come back answers, and for two seconds
-    serves nobody yet.
+    """Go on when the limiter uses the store again. A node that has come back answers, but grants no
+    caller for two seconds.
     """
     async with asyncio.timeout(long()):
         while True:
@@ -63,9 +63,9 @@ async def limited(limiter: Limiter) -> None:
 async def test_names_of_a_server_that_is_there_are_limited_while_another_one_is_away(
     name: str, cluster: Cluster, lonely: Node
 ) -> None:
-    """L5, S1: given a master that is gone, when its names go without the store, then those of
-    others are limited by it, and new ones as well; no answer of others has anybody ask the dead
-    one; and when it is back, all are limited.
+    """L5, S1: given a master that is gone, when its names go without the store, then names of other
+    masters are limited, and new ones as well. No answer of the others makes a process ask the dead
+    one. When it is back, all are limited.
     """
     healthy = cluster.masters()[1]
     lost, served, new = [
@@ -99,8 +99,8 @@ async def test_names_of_a_server_that_is_there_are_limited_while_another_one_is_
 async def test_names_that_another_server_has_taken_over_are_limited_there(
     name: str, cluster: Cluster
 ) -> None:
-    """L5, F40: given a master that is dead, when its replica is promoted, then its names are back
-    though it is not.
+    """L5, F40: given a master that is dead, when its replica is promoted, then its names are
+    limited again, though the master is not back.
 
     The acquires do not look for the dead master: otherwise the first of them may find the replica.
     """
@@ -120,12 +120,12 @@ async def test_names_that_another_server_has_taken_over_are_limited_there(
     await eventually(lambda: not its.reconnection.unavailable)
 
 
-async def test_who_only_wants_to_know_is_told_for_each_server_by_itself(
+async def test_names_of_a_dead_master_fail_at_once_and_names_of_another_wait_for_it(
     name: str, cluster: Cluster, lonely: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5: given on_store_error="raise", when one master is gone, then new names of it are an error
-    at once as soon as one has hoped in vain, and a new name of another one that is away for a
-    moment is waited for.
+    """L5: given on_store_error="raise" and one master that is gone, when one caller has tried in
+    vain, then new names of it are an error at once. A new name of another master that is away for a
+    moment waits for it.
     """
     monkeypatch.setattr(reconnection, "LONGEST", 0.05)  # the pause before a first attempt
     there = cluster.masters()[1]
@@ -146,20 +146,20 @@ async def test_who_only_wants_to_know_is_told_for_each_server_by_itself(
     assert monotonic() - start <= AT_ONCE
     there.pause()
     asking = asyncio.create_task(fence_of(hoping))
-    await asyncio.sleep(haste.PATIENCE + 0.1)  # a reply is overdue, and a connection is waited for
+    await asyncio.sleep(haste.PATIENCE + 0.1)  # a reply is overdue, and it connects again
     there.resume()
     assert await soon(asking) > 0
 
 
-async def test_a_log_that_is_told_of_one_server_is_not_told_that_the_store_is_back_by_another(
+async def test_an_answer_of_one_server_does_not_log_that_another_is_back(
     name: str,
     cluster: Cluster,
     lonely: Node,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S9: given keys of one limiter at a server that is away and at another, then it is told once,
-    and once when all is well.
+    """S9: given keys of one limiter at a server that is away and at another, then the log has one
+    line. It has one more when all is well.
     """
     monkeypatch.setattr(fallback, "CALM", 0.0)
     caplog.set_level(logging.WARNING, "headgate")
@@ -176,17 +176,17 @@ async def test_a_log_that_is_told_of_one_server_is_not_told_that_the_store_is_ba
     for _ in range(3):
         assert await soon(fence_of(lost)) == 0
         assert await soon(fence_of(served)) > 0
-    assert len(said_of(name, caplog)) == 1
+    assert len(logged_of(name, caplog)) == 1
     lonely.start()
     await limited(lost)
     assert await soon(fence_of(served)) > 0
 
-    assert len(said_of(name, caplog)) == 2
-    assert "is back at its store" in said_of(name, caplog)[1]
+    assert len(logged_of(name, caplog)) == 2
+    assert "is back at its store" in logged_of(name, caplog)[1]
 
 
-def said_of(name: str, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of the limiter `name`."""
+def logged_of(name: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The log lines about the limiter `name`."""
     return [message for message in caplog.messages if name in message]
 
 

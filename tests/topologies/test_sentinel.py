@@ -1,8 +1,8 @@
-"""A primary that is lost, and another one that Sentinel puts in its place: who holds still holds,
-who waits keeps its place.
+"""A primary that is lost, and another one that Sentinel puts in its place: holders keep their
+permits, and waiters keep their places.
 
-F37, F38. What replication did not carry over is lost, as docs/redis.md has it: then one capacity
-and one burst more, and no holder that believes for long.
+F37, F38. Writes that replication did not carry over are lost, as docs/redis.md says: then there is
+one capacity and one burst more, and no holder that relies on its permit for long.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.world import at_rest, long, soon, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 PROMOTION = 10.0  # seconds for the Sentinels to agree: about two
-# Seconds from then until all goes on: back-off is 1 at most, who missed an announcement asks after
-# 3, and a busy machine.
+# Seconds from then until all goes on: back-off is 1 at most, a process that missed a message asks
+# after 3, and the machine may be busy.
 BOUND = 6.0
 
 Breaks = Callable[[Sentinels], Copy]
@@ -45,12 +45,11 @@ async def failed_over(sentinels: Sentinels, breaks: Breaks) -> Copy:
     return former
 
 
-async def test_holders_and_waiters_live_through_the_death_of_the_primary(
+async def test_holders_and_waiters_survive_the_death_of_the_primary(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """S1, S5, S6, S7, L5: given two held places, eight who wait in two processes and a rate that
-    runs, when the primary is killed, then all keep what they have: the places, the order, what was
-    counted; and the rate is never exceeded. F37.
+    """S1, S5, S6, S7, L5: given two holders, eight waiters in two processes and a rate, when the
+    primary is killed, then all keep permits, order and counts. The rate is never exceeded. F37.
     """
     limits = Concurrency(2), Rate(100, per=AGES, unit="tokens")
     limiters = [
@@ -97,10 +96,12 @@ async def test_holders_and_waiters_live_through_the_death_of_the_primary(
     assert time.monotonic() - start >= (200 - 5) / 50
 
 
-async def test_a_planned_failover_is_followed_at_once(name: str, own_sentinels: Sentinels) -> None:
-    """F38, S1: given a former primary that answers for ten seconds more, until the Sentinels get
-    round to it, when another one is promoted, then the former is asked no more: what is given back
-    there would never be given back here.
+async def test_a_process_follows_a_planned_failover_at_once(
+    name: str, own_sentinels: Sentinels
+) -> None:
+    """F38, S1: given a former primary that answers for ten seconds more, when another one is
+    promoted, then no process asks the former one. The Sentinels reach it only then. A release there
+    would never arrive at the new one.
     """
     limiter, newcomer = [
         Limiter(name, Concurrency(1), store=apart(own_sentinels.user_url, number))
@@ -127,13 +128,13 @@ def sentinels_with_spare() -> Iterator[Sentinels]:
 
 
 @pytest.mark.proof("needs Sentinels")
-async def test_the_former_primary_is_left_before_all_replicas_follow_the_new_one(
+async def test_a_process_leaves_the_former_primary_before_all_replicas_follow_the_new_one(
     name: str, sentinels_with_spare: Sentinels
 ) -> None:
-    """F38, S1: given a replica that stands still, and a process that follows the Sentinel that
-    leads a planned failover, when that names another primary, then the process leaves the former
-    one. The leader publishes +switch-master only when each replica has followed, minutes later
-    perhaps.
+    """F38, S1: given a process that follows the leader of a planned failover, when that Sentinel
+    names another primary, then the process leaves the former one. A replica stands still meanwhile.
+
+    The leader publishes +switch-master only when each replica has followed, minutes later perhaps.
     """
     limiter = Limiter(
         name, Concurrency(1), store=sentinels_with_spare.url_by(sentinels_with_spare.watchers[0])
@@ -149,12 +150,12 @@ async def test_the_former_primary_is_left_before_all_replicas_follow_the_new_one
     await at_rest(limiter)
 
 
-async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(
+async def test_a_permit_that_was_not_replicated_is_lost_and_its_holder_learns_it(
     name: str, own_sentinels: Sentinels, slack: Slack
 ) -> None:
-    """F37, S4, S5: given a permit and tokens that the replica never heard of, when the primary is
-    killed, then one capacity and one burst more are granted; the holder knows within a third of its
-    lease, and what it gives back is nobody's.
+    """F37, S4, S5: given a permit and tokens that the replica has not received, when the primary is
+    killed, then one capacity and one burst more are granted. The holder knows within a third of its
+    lease, and its release frees no permit of others.
     """
     limits = Concurrency(1, lease=3.0), Rate(5, per=AGES, unit="tokens")
     limiter, other = [
@@ -179,12 +180,11 @@ async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(
     assert used(await at_rest(limiter)) == [0, 5]
 
 
-async def test_a_release_that_was_not_copied_leaves_its_place_taken_until_the_lease_ends(
+async def test_a_permit_with_a_release_that_was_not_replicated_is_free_when_its_lease_ends(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """F37, L1: given a process that has given its permit back and ended, when the replica never
-    heard of the release and becomes the primary, then the next caller has the place when the lease
-    has ended.
+    """F37, L1: given a process that released and ended, when a replica without that release becomes
+    the primary, then the permit is free when its lease ends.
     """
     lease = 12.0  # seconds: longer than a failover on a busy machine
     limit = Concurrency(1, lease=lease)
@@ -203,9 +203,9 @@ async def test_a_release_that_was_not_copied_leaves_its_place_taken_until_the_le
         assert await (await newcomer.acquire()).arelease()
 
 
-async def test_threads_live_through_a_failover(name: str, own_sentinels: Sentinels) -> None:
-    """S1, S7: given a thread that comes and goes by its own connection, when the primary goes, then
-    the thread follows.
+async def test_a_thread_goes_on_after_a_failover(name: str, own_sentinels: Sentinels) -> None:
+    """S1, S7: given a thread that enters and leaves by its own connection, when the primary goes,
+    then the thread follows.
     """
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     room = Room()
@@ -225,8 +225,8 @@ async def test_threads_live_through_a_failover(name: str, own_sentinels: Sentine
 
 
 def unaware(former: Copy) -> Watcher:
-    """A Sentinel that takes `former` for the primary: the others tell it better sooner or later,
-    every two seconds.
+    """A Sentinel that takes `former` for the primary. The others correct it sooner or later, every
+    two seconds.
     """
     while True:
         behind = Watcher(former)
@@ -236,18 +236,18 @@ def unaware(former: Copy) -> Watcher:
         behind.stop()
 
 
-async def test_a_primary_that_has_become_a_replica_is_not_believed(
+async def test_a_process_asks_the_next_sentinel_when_one_names_a_replica(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """F35, F38: given a Sentinel that has not heard of it and still names the former primary, then
-    the next one is asked.
+    """F35, F38: given a Sentinel that does not know of it and still names the former primary, then
+    the process asks the next one.
     """
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     holder = await limiter.acquire()
     former = await failed_over(own_sentinels, Sentinels.fail_over)
     former.admin.replicaof(
         "127.0.0.1", own_sentinels.primary.port
-    )  # as the Sentinels will tell it, some seconds later
+    )  # as the Sentinels will do, some seconds later
     behind = unaware(former)
     try:
         other = Limiter(
@@ -265,38 +265,40 @@ async def test_two_processes_share_a_limiter_through_a_failover(
     name: str, own_sentinels: Sentinels, puppet: Puppets
 ) -> None:
     """S1, S6, S7: given a process that holds and three tasks that wait, when the primary is killed,
-    then the place goes round.
+    then all get the permit in turn.
     """
     limit = Concurrency(1)
     one, two = [puppet(own_sentinels.user_url, limit) for _ in range(2)]
     watching = Limiter(name, limit, store=own_sentinels.user_url)
     await one.hears("acquire a", until="a asks")
     await one.says("a inside")
-    for process, who in ((two, "b"), (one, "c"), (two, "d")):
-        await process.hears(f"acquire {who}", until=f"{who} asks")
+    for process, caller in ((two, "b"), (one, "c"), (two, "d")):
+        await process.hears(f"acquire {caller}", until=f"{caller} asks")
     await waiting(watching, 3)
     own_sentinels.copy()
 
     await failed_over(own_sentinels, Sentinels.kill_primary)
     assert await one.hears("lost a", until="a lost") == "False"
-    for (process, who), (heir, its) in (
+    for (process, caller), (next_process, its) in (
         ((one, "a"), (two, "b")),
         ((two, "b"), (one, "c")),
         ((one, "c"), (two, "d")),
     ):
-        if heir is process:
-            await process.hears(f"release {who}", until=f"{who} left True")
+        if next_process is process:
+            await process.hears(f"release {caller}", until=f"{caller} left True")
         else:
-            process.process.tell(f"release {who}")
-            await process.says(f"{who} left True")
-        await heir.says(f"{its} inside")
+            process.process.tell(f"release {caller}")
+            await process.says(f"{caller} left True")
+        await next_process.says(f"{its} inside")
     await two.hears("release d", until="d left True")
 
     await at_rest(watching)
 
 
-async def test_a_sentinel_that_is_not_there_is_passed_over(name: str, sentinels: Sentinels) -> None:
-    """Given a URL whose first Sentinel is gone, then the second one is asked."""
+async def test_a_process_asks_the_next_sentinel_when_the_first_is_gone(
+    name: str, sentinels: Sentinels
+) -> None:
+    """Given a URL whose first Sentinel is gone, then the process asks the second one."""
     url = sentinels.url_at(
         "127.0.0.1:1", *(f"127.0.0.1:{watcher.port}" for watcher in sentinels.watchers)
     )
@@ -324,11 +326,11 @@ async def test_a_sentinel_that_is_not_there_is_passed_over(name: str, sentinels:
     ],
     ids=["no Sentinel", "no such service", "the Sentinels' password", "the servers' password"],
 )
-async def test_what_cannot_be_found_is_told_in_a_sentence(
+async def test_the_error_for_a_service_that_cannot_be_found_says_where_it_was_looked_for(
     name: str, sentinels: Sentinels, wrong: Callable[[Sentinels], str], word: str
 ) -> None:
-    """Given nobody to ask, or nothing to be told, then a StoreError says where it looked, at once,
-    and no password.
+    """Given no Sentinel to ask, or none that answers, then a StoreError says at once where the
+    process looked, and shows no password.
     """
     limiter = Limiter(name, Concurrency(1), store=wrong(sentinels))
 
@@ -348,11 +350,11 @@ async def test_what_cannot_be_found_is_told_in_a_sentence(
     ["", f"{GUEST}:{GUESTS_PASSWORD}@", f":{PASSWORD}@", f"{USER}:{PASSWORD}@"],
     ids=["no user", "its user", "a password of the servers", "a user of the servers"],
 )
-async def test_a_single_server_that_turns_out_to_be_a_sentinel_says_so(
+async def test_the_error_for_the_url_of_a_sentinel_names_the_url_of_sentinels(
     name: str, sentinels: Sentinels, user: str, database: int
 ) -> None:
-    """Given a redis:// URL that leads to a Sentinel, when a task or a thread asks for anything,
-    then the StoreError names the URL that begins with redis+sentinel://.
+    """Given a redis:// URL that leads to a Sentinel, when a task or a thread makes any call, then
+    the StoreError names a redis+sentinel:// URL.
     """
     url = f"redis://{user}127.0.0.1:{sentinels.watchers[0].port}/{database}"
     limiter = Limiter(name, Concurrency(1), store=url)
@@ -364,11 +366,11 @@ async def test_a_single_server_that_turns_out_to_be_a_sentinel_says_so(
         assert "password" not in str(told.value)
 
 
-async def test_who_starts_when_there_is_no_primary_finds_the_next(
+async def test_a_process_that_starts_without_a_primary_finds_the_next_one(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """L5: given a process that begins while the primary is dead, when another is promoted, then
-    that is found.
+    """L5: given a process that begins while the primary is dead, when another is promoted, then the
+    process finds it.
     """
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     former = own_sentinels.kill_primary()
@@ -381,11 +383,11 @@ async def test_who_starts_when_there_is_no_primary_finds_the_next(
     assert await permit.arelease()
 
 
-async def test_who_starts_when_no_sentinel_names_a_primary_is_told_so_and_finds_the_first(
+async def test_a_process_that_starts_when_no_sentinel_names_a_primary_finds_the_first(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """L5: given Sentinels that all say that there is none, then a StoreError says so at once; when
-    there is one, it is found.
+    """L5: given Sentinels that all know of no primary, then a StoreError says so at once. When
+    there is one, the process finds it.
     """
     primary = own_sentinels.primary
     own_sentinels.forget()
@@ -401,7 +403,7 @@ async def test_who_starts_when_no_sentinel_names_a_primary_is_told_so_and_finds_
         ):
             await soon(
                 ask()
-            )  # it is not hoped for, which would take longer: the service may be misspelt
+            )  # it does not retry, which would take longer: the service may be misspelt
     own_sentinels.watch(primary)
 
     assert await (await soon(limiter.acquire())).arelease()
@@ -409,11 +411,11 @@ async def test_who_starts_when_no_sentinel_names_a_primary_is_told_so_and_finds_
     await at_rest(limiter)
 
 
-async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(
+async def test_waiters_have_an_error_when_no_server_can_be_promoted(
     name: str, own_sentinels: Sentinels, hurried: None
 ) -> None:
-    """L5: given servers that all are gone, when they are looked for in vain, then holders and
-    waiters learn it in time.
+    """L5: given servers that all are gone, when the process looks for them in vain, then holders
+    and waiters learn it in time.
     """
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     holder = await limiter.acquire()
@@ -425,15 +427,14 @@ async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(
 
     with pytest.raises(StoreError):
         await soon(waiter)
-    holder.release()  # nobody hears it
+    holder.release()  # no server receives it
 
 
-async def test_silence_on_all_sides_is_told_in_time(
+async def test_waiters_have_an_error_in_time_when_all_servers_are_silent(
     name: str, own_sentinels: Sentinels, hurried: None, slack: Slack
 ) -> None:
-    """L5, F36: given Sentinels and servers that all stand still, when a connection may take as long
-    as an outage, then who waits is told when the outage has lasted long enough, however many there
-    are to be asked.
+    """L5, F36: given Sentinels and servers that all stand still, then waiters have an error after
+    one outage, however many servers there are. A connection may take as long as an outage.
     """
     limiter = Limiter(
         name,
@@ -451,14 +452,12 @@ async def test_silence_on_all_sides_is_told_in_time(
         await soon(waiter)
 
     assert time.monotonic() - start <= haste.HEARTBEAT + haste.OUTAGE + slack()
-    holder.release()  # nobody hears it
+    holder.release()  # no server receives it
 
 
-async def test_a_sentinel_that_says_nothing_delays_nobody(
-    name: str, own_sentinels: Sentinels
-) -> None:
-    """L5, F22: given Sentinels of which all but the last stand still, then that one is asked,
-    however long one may take.
+async def test_a_silent_sentinel_delays_no_caller(name: str, own_sentinels: Sentinels) -> None:
+    """L5, F22: given Sentinels of which all but the last stand still, then the process asks the
+    last one, however long a connection may take.
     """
     silent = own_sentinels.watchers[:2]
     for watcher in silent:
@@ -470,11 +469,11 @@ async def test_a_sentinel_that_says_nothing_delays_nobody(
     assert await (await soon(limiter.acquire())).arelease()
 
 
-async def test_sentinels_that_could_not_be_asked_are_named(
+async def test_the_error_names_the_sentinels_that_could_not_be_asked(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """Given some that are gone and one that knows nothing, or none at all, then the error says who,
-    how many, and why.
+    """Given some Sentinels that are gone and one that knows nothing, or none at all, then the error
+    says which, how many, and why.
     """
     own_sentinels.forget()
     gone = own_sentinels.watchers[:2]

@@ -25,15 +25,15 @@ def apart(url: str, number: int) -> str:
 
 
 def refusals(node: Node, word: str = "TRYAGAIN") -> int:
-    """How often a node has said that keys are missing, or another word, since
+    """How often a node has refused a call because keys are missing, or with another word, since
     `config_resetstat`.
     """
     stats: dict[str, Any] = node.admin.info("errorstats")
     return int(stats.get(f"errorstat_{word}", {}).get("count", 0))
 
 
-def on_its_way(cluster: Cluster, name: str) -> Move:
-    """The slot of `name`; nobody has noticed yet."""
+def moving(cluster: Cluster, name: str) -> Move:
+    """The slot of `name`, while it moves; no process has noticed yet."""
     move = cluster.move(f"headgate:{{{name}}}")
     for node in (move.source, move.target):
         node.admin.config_resetstat()
@@ -49,9 +49,8 @@ def on_its_way(cluster: Cluster, name: str) -> Move:
 async def test_names_in_a_slot_that_moves_go_on(
     name: str, cluster: Cluster, limits: list[Any], carried: str
 ) -> None:
-    """S1, S7, L5: given a name that is known, when its slot is on its way, and none or all of its
-    keys have gone, then callers come and go, wait and are handed places, by turns all and none of
-    them, and no call is refused.
+    """S1, S7, L5: given a known name whose slot moves, when none or all of its keys have moved,
+    then callers enter, leave, wait and are granted. No call is refused.
     """
     limiters = [
         Limiter(name, *limits, store=apart(cluster.user_url, number)) for number in range(2)
@@ -66,7 +65,7 @@ async def test_names_in_a_slot_that_moves_go_on(
     for limiter in limiters:
         await visit(limiter)
         await limiter.aflush()  # A release that came while the keys are carried would be refused.
-    move = on_its_way(cluster, name)
+    move = moving(cluster, name)
     if carried == "all keys":
         move.carry()
 
@@ -89,11 +88,11 @@ def blocking_visit(limiter: Limiter) -> None:
         pass
 
 
-async def test_names_of_which_some_keys_have_gone_wait_for_the_others(
+async def test_callers_of_a_name_wait_while_some_of_its_keys_have_moved(
     name: str, cluster: Cluster
 ) -> None:
-    """S7, F40: given a holder and a waiter, when one of two keys has gone, then the place changes
-    hands as soon as both have.
+    """S7, F40: given a holder and a waiter, when one of two keys has moved, then the permit is
+    handed over as soon as both have.
     """
     limiters = [
         Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)
@@ -101,7 +100,7 @@ async def test_names_of_which_some_keys_have_gone_wait_for_the_others(
     holder = await limiters[0].acquire()
     waiter = asyncio.create_task(limiters[1].acquire().__aenter__())
     await waiting(limiters[0], 1)
-    move = on_its_way(cluster, name).carry(f"headgate:{{{name}}}:who")
+    move = moving(cluster, name).carry(f"headgate:{{{name}}}:who")
 
     released = asyncio.create_task(holder.arelease())
     await eventually(lambda: refusals(move.source) + refusals(move.target))
@@ -115,14 +114,13 @@ async def test_names_of_which_some_keys_have_gone_wait_for_the_others(
     assert used(await at_rest(limiters[0])) == [0]
 
 
-async def test_nodes_that_disagree_are_waited_for_by_who_has_just_come_too(
+async def test_a_new_process_waits_until_the_nodes_agree_about_a_slot(
     name: str, cluster: Cluster
 ) -> None:
-    """L5, F40: given a source that has given its slot away and a target that was not told yet, so
-    that each names the other, when somebody comes who has met none of them, then the call goes to
-    and fro, with pauses, and arrives when they agree.
+    """L5, F40: given nodes of a slot that name each other, when a new process comes, then its call
+    goes to and fro, with pauses. It arrives when they agree.
     """
-    move = on_its_way(cluster, name)
+    move = moving(cluster, name)
     move.source.ask("SETSLOT", move.slot, "NODE", move.target.identity)
 
     coming = asyncio.create_task(
@@ -142,17 +140,16 @@ async def test_nodes_that_disagree_are_waited_for_by_who_has_just_come_too(
     [[TOKENS], [Concurrency(1)], [Concurrency(2), TOKENS, BRIEF]],
     ids=["rate", "semaphore", "all"],
 )
-async def test_a_name_that_is_new_in_a_slot_on_its_way_begins_where_it_goes(
+async def test_a_new_name_in_a_slot_that_moves_begins_at_the_target(
     name: str, cluster: Cluster, limits: list[Any]
 ) -> None:
-    """S8, L5, F40: given a slot on its way, when a name is used for the first time, by tasks and a
-    thread, then it waits for nothing; all that is kept of it has a TTL; and it goes on when the
-    slot has arrived.
+    """S8, L5, F40: given a slot that moves, when tasks and a thread use a name for the first time,
+    then they wait for nothing. All keys of it have a TTL, and it goes on when the slot has arrived.
     """
     limiters = [
         Limiter(name, *limits, store=apart(cluster.user_url, number)) for number in range(2)
     ]
-    move = on_its_way(cluster, name)
+    move = moving(cluster, name)
 
     for limiter in limiters:
         async with asyncio.timeout(long()):
@@ -171,17 +168,17 @@ async def test_a_name_that_is_new_in_a_slot_on_its_way_begins_where_it_goes(
             pass
 
 
-async def test_a_process_that_is_new_to_a_name_waits_for_no_more_than_its_keys(
+async def test_a_process_that_is_new_to_a_name_waits_only_for_the_keys_that_exist(
     name: str, cluster: Cluster
 ) -> None:
-    """L5, F40: given a name whose keys have gone, when another process comes, which knows of one
+    """L5, F40: given a name whose keys have moved, when another process comes, which knows of one
     key more, then it is served.
     """
     known, new = [
         Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)
     ]
     holder = await known.acquire()
-    move = on_its_way(cluster, name).carry()
+    move = moving(cluster, name).carry()
 
     waiter = asyncio.create_task(new.acquire().__aenter__())
     await waiting(known, 1)
@@ -194,15 +191,17 @@ async def test_a_process_that_is_new_to_a_name_waits_for_no_more_than_its_keys(
     await at_rest(known)
 
 
-async def test_what_has_not_gone_yet_is_never_begun_elsewhere(name: str, cluster: Cluster) -> None:
-    """S1, S7, F40: given one of two keys that has gone, when callers come and the other follows,
-    then its place there is free.
+async def test_a_key_that_has_not_moved_yet_is_never_begun_at_the_target(
+    name: str, cluster: Cluster
+) -> None:
+    """S1, S7, F40: given one of two keys that has moved, when callers come and the other key
+    follows, then they get no permit before that.
     """
     limiter, new = [
         Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)
     ]
     holder = await limiter.acquire()
-    move = on_its_way(cluster, name)
+    move = moving(cluster, name)
     for key in ("", ":who"):
         move.carry(f"headgate:{{{name}}}{key}")
         coming = [asyncio.create_task(each.atry_acquire()) for each in (limiter, new)]

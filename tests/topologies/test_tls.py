@@ -1,5 +1,5 @@
-"""TLS: checked unless the user has said otherwise, and what is not in order is refused, without a
-word of the password (F30).
+"""TLS: certificates are checked unless the user has said otherwise. One that is not in order is
+refused, and no error shows the password (F30).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ CLIENTS: dict[str, Make] = {
 
 @pytest.fixture(scope="module", params=WRONG)
 def wrong(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[Server]:
-    """A server that nobody should trust."""
+    """A server that no client should trust."""
     server = Server(certificate=WRONG[request.param](certificates)).start()
     yield server
     server.stop()
@@ -73,7 +73,7 @@ def wrong(request: pytest.FixtureRequest, certificates: Certificates) -> Iterato
 
 @pytest.fixture
 def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Who was refused offers again what it owes, soon at first, and each attempt reads all
+    """A process that was refused sends its backlog again, soon at first. Each attempt reads all
     certificates of this machine.
     """
     monkeypatch.setattr(client, "DRAIN_TIMEOUT", 0.0)
@@ -89,8 +89,8 @@ def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_a_certificate_that_is_not_in_order_is_refused(
     name: str, wrong: Server, make: Make, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F30: given one that has expired, or of another host or authority, then StoreError, and
-    nothing shows the password.
+    """F30: given a certificate that has expired, or is of another host or authority, then there is
+    a StoreError, and nothing shows the password.
     """
     caplog.set_level("DEBUG")
     assert wrong.certificate is not None
@@ -113,7 +113,7 @@ async def test_a_certificate_that_is_not_in_order_is_refused(
 
 
 def shown(error: BaseException | None) -> str:
-    """What anybody could print of an error, and of those that it came from."""
+    """The texts that a program could print of an error, and of those that it came from."""
     return (
         ""
         if error is None
@@ -122,10 +122,12 @@ def shown(error: BaseException | None) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
-async def test_a_server_that_wants_tls_is_not_spoken_to_without(
+async def test_no_password_is_sent_without_tls_to_a_server_that_wants_tls(
     name: str, secure_server: Server, scheme: str
 ) -> None:
-    """Given a URL without the s, then nothing is told to the server that it could read."""
+    """Given a URL without the s, then the process sends nothing to the server that it could
+    read.
+    """
     limiter = Limiter(
         name, Concurrency(1), store=f"{scheme}://:{CANARY}@127.0.0.1:{secure_server.port}"
     )
@@ -137,15 +139,15 @@ async def test_a_server_that_wants_tls_is_not_spoken_to_without(
 
 
 def test_a_loop_that_ends_leaves_no_connection_open(name: str, certificates: Certificates) -> None:
-    """F7: by TLS two ends talk before they part: given a server that is silent, when the loop ends,
-    then nothing is left behind.
+    """F7: by TLS two ends talk before they part. Given a silent server, when the loop ends, then no
+    connection is left.
     """
     server = Server(certificate=certificates.good()).start()
 
     async def main() -> None:
         limiter = Limiter(
             name, Concurrency(1), store=client_of(server, "redis-py")
-        )  # nothing outlives it, as it would by a URL
+        )  # nothing outlives it, unlike with a URL
         async with limiter:
             waiter = asyncio.create_task(enter(limiter))
             await eventually(lambda: connections_of(server.admin, "pubsub"))
@@ -155,11 +157,11 @@ def test_a_loop_that_ends_leaves_no_connection_open(name: str, certificates: Cer
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        gc.collect()  # loops that other tests have closed without a word
-    with warnings.catch_warnings(record=True) as said:
+        gc.collect()  # loops that other tests have closed in silence
+    with warnings.catch_warnings(record=True) as logged:
         warnings.simplefilter("always")
         asyncio.run(main())
         gc.collect()
     server.stop()
 
-    assert [str(warning.message) for warning in said] == []
+    assert [str(warning.message) for warning in logged] == []
