@@ -1,9 +1,9 @@
 """The HTTP clients of headgate as visits: a real client, limited, makes its calls to a real
 service.
 
-Here lives what is driven, and no story. What is interrupted may be the client's own business, such
-as connecting: whatever it is, the permits come back. A visit closes what it was given; whoever made
-that sees to it once more, since a closing may be interrupted.
+This module has the visits, and no tests. An interruption may hit the client's own work, such as
+connecting: in every case the permits come back. A visit closes its client. Its maker closes the
+client once more, because a close may be interrupted, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def session(limiter: Limiter, service: Any) -> AsyncIterator[aiohttp.Clien
 
 @asynccontextmanager
 async def classic(limiter: Limiter, service: Any) -> AsyncIterator[Any]:
-    """Its own limiter is beside the one that is looked at afterwards."""
+    """Its own limiter is beside the one that the test looks at afterwards."""
     async with aiohttp.ClientSession() as session:
         headgate.http.aiohttp.limit(session, limiter)
         yield headgate.http.aiohttp.RateLimiter(session, rate=1000, max_tokens=1)
@@ -65,14 +65,14 @@ async def gets(session: aiohttp.ClientSession, url: str) -> None:
 
 
 async def gets_by_turns(client: Any, url: str) -> None:
-    """Both ways of asking the classic wrapper: its second call waits for a token."""
+    """Both ways of calling the classic wrapper: its second call waits for a token."""
     async with client:
         response = await client.get(url)
         await response.read()
         await gets(client, url)
 
 
-# httpx, httpx2 and what stands on them ------------------------------------------------------------
+# httpx, httpx2 and clients that use them ----------------------------------------------------------
 
 
 def transporting(library: Any, limit: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,21 +94,23 @@ async def streams(client: Any, url: str) -> None:
 
 
 async def is_refused(client: Any, url: str) -> None:
-    """For good, which only the body tells: it was looked through when who has asked reads it."""
+    """A refusal for good, which only the body shows: the check comes when the caller reads the
+    body.
+    """
     async with client, client.stream("GET", f"{url}/says") as response:
         async for _ in response.aiter_raw():
             pass
 
 
 class Spent(Service):
-    """Whoever asks has no credit left."""
+    """Every caller has no credit left."""
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         return json_response(429, {}, '{"error": {"code": "insufficient_quota"}}')
 
 
 async def leaves_a_stream(client: Any, url: str) -> None:
-    """In its middle: it is closed, and not read to its end."""
+    """In its middle: the stream is closed, and not read to its end."""
     async with client.stream("GET", f"{url}/slow?ms=1") as response:
         await anext(response.aiter_raw(1))
     await client.aclose()
@@ -123,7 +125,7 @@ async def sdk(limiter: Limiter, service: Models) -> AsyncIterator[Any]:
         await client._client._transport.aclose()
 
 
-async def hears(client: openai.AsyncOpenAI, url: str) -> None:
+async def reads_events(client: openai.AsyncOpenAI, url: str) -> None:
     """An answer that comes event by event, and is metered."""
     asked: Any = [{"role": "user", "content": question(10)}]
     async with await client.chat.completions.create(
@@ -144,5 +146,5 @@ CALLINGS = {
     "httpx2, a refusal": Calling(
         is_refused, transporting(httpx2, headgate.http.httpx2.limit), Spent
     ),
-    "openai": Calling(hears, sdk, lambda: Models(Rules(call_time=0.001))),
+    "openai": Calling(reads_events, sdk, lambda: Models(Rules(call_time=0.001))),
 }

@@ -1,7 +1,7 @@
-"""The scenes in which a visit is interrupted, and what may be left of it: nothing.
+"""The scenes in which a visit is interrupted, and the check that it leaves nothing behind.
 
-Here lives who stands before it and behind it, and how capacity, queue, tasks, timers and futures
-are looked at afterwards.
+This module has the callers before and behind the visit, and the looks at capacity, queue, tasks,
+timers and futures afterwards.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tests.stepping import Around, Stepped
 from tests.world import World, soon, until
 
 ONE = Request({})
-OURS = "headgate-"  # so the tasks begin that a link has in its loop, one of each
-# What a lane and a link may have planned when nobody asks for anything: a look at who holds,
-# whether a server answers.
+OURS = "headgate-"  # the tasks of a client in its loop begin so, one of each
+# Timers that a session and a client may have when no caller wants anything: renewals, and whether a
+# server answers.
 STANDING = (
-    "on_time",  # of a session: for a renewal, or for a call that tells of a hand-off
+    "on_time",  # of a session: for a renewal, or for a call that reports a hand-off
     "Node._look_at_calls",
     "Node._rest",
     "Subscriber.make_sure",
     "Eviction._ask",
 )
-# And what they may have while a store is away: what is owed to it is offered again, and it is
-# looked for, with pauses.
+# Timers that they may have while a store is away: they send their backlog again and look for the
+# store, with pauses.
 SEEKING = ("Offers.send_all", "_set_result_unless_cancelled")
 RESTING = {f"{OURS}client", f"{OURS}revive"}  # between two attempts
 
 
 class Scene:
-    """Nobody is there: the visit comes first, and others behind it."""
+    """No caller holds a permit: the visit comes first, and others behind it."""
 
     paced = False
 
@@ -61,18 +61,20 @@ class Scene:
         self.start = self.world.now()
 
     def let_go(self) -> None:
-        """Whoever is before the visit goes, in this turn of the loop."""
+        """Let each holder before the visit leave, in this turn of the loop."""
         while self._before:
             self._before.pop()()
 
     async def play(self, way: str, at: int, looks: bool = False) -> Stepped:
-        """Until nobody is there any more; whoever came behind was inside, all of them together."""
+        """Run until no caller is left. The callers behind the visit have been inside, all of them
+        together.
+        """
         await self.begin()
         stepped = Stepped(self.visit.ask(self.noun, self.taken), way, at, self.around)
         stepped.looks = looks
         driven = asyncio.create_task(stepped.run())
         behind = [asyncio.create_task(self._follow()) for _ in range(CAPACITY)]
-        for _ in range(2):  # to be sent, and the answer comes behind those of all of them
+        for _ in range(2):  # to be sent, and the answer comes behind those of all callers
             await asyncio.sleep(0)
         await self.line.astatus()
         self.around.settled.set()
@@ -84,14 +86,14 @@ class Scene:
         return stepped
 
     async def _follow(self) -> None:
-        """Inside until all who came behind are."""
+        """Stay inside until all callers behind the visit are."""
         async with self.noun:
             self._inside += 1
             if self._inside == CAPACITY:
                 self._all_inside.set()
             await self._all_inside.wait()
 
-    # What is left ---------------------------------------------------------------------------------
+    # Checks ---------------------------------------------------------------------------------------
 
     async def assert_nothing_is_left(self, stepped: Stepped) -> None:
         status = await until(lambda status: status.waiting == 0 and places(status) == 0, self.line)
@@ -106,7 +108,7 @@ class Scene:
             )
         if self.nowhere:
             await attempts_failed()
-        await self.assert_nobody_works(stepped)
+        await self.assert_no_task_is_left(stepped)
 
     async def assert_whole(self, capacity: int) -> None:
         """S1, S7: all permits can be had at once, and not one more."""
@@ -117,20 +119,20 @@ class Scene:
         for permit in permits:
             await permit.arelease()
 
-    async def assert_nobody_works(self, stepped: Stepped) -> None:
-        """L6: no task, no timer, no future of anybody who asked."""
+    async def assert_no_task_is_left(self, stepped: Stepped) -> None:
+        """L6: no task, no timer, no future of any caller is left."""
         await connected()
         assert all(name.startswith(OURS) and number == 1 for name, number in tasks().items()), (
             tasks()
         )
         assert not planned() - Counter(STANDING + SEEKING * self.nowhere), planned()
-        if pending(stepped):  # or it is in an error's frames
+        if pending(stepped):  # an error's frames may keep it
             gc.collect()
         assert not pending(stepped)
 
 
 class Held(Scene):
-    """All places are taken: one by who entered, in memory, and the others by permits."""
+    """All permits are taken: in memory one by a caller that entered, and the others by permits."""
 
     async def begin(self) -> None:
         await super().begin()
@@ -143,8 +145,8 @@ class Held(Scene):
 
 
 class Paced(Scene):
-    """One may pass in a beat, and somebody has just passed: the visit books, and those behind it
-    do.
+    """One caller may pass in a beat, and one has just passed. So the visit and the callers behind
+    it get reservations.
     """
 
     paced = True
@@ -166,7 +168,7 @@ class Paced(Scene):
 
 
 class Unlimited(Scene):
-    """Nobody stands in anybody's way, and nobody is counted."""
+    """No caller delays another one, and none is counted."""
 
     async def play(self, way: str, at: int, looks: bool = False) -> Stepped:
         stepped = Stepped(self.visit.ask(self.noun, self.taken), way, at, self.around)
@@ -177,7 +179,7 @@ class Unlimited(Scene):
 
     async def assert_nothing_is_left(self, stepped: Stepped) -> None:
         await attempts_failed()
-        await self.assert_nobody_works(stepped)
+        await self.assert_no_task_is_left(stepped)
 
 
 SCENES: dict[str, type[Scene]] = {"free": Scene, "held": Held, "paced": Paced}
@@ -196,14 +198,14 @@ def places(status: Any) -> int:
 
 
 def tasks() -> Counter[str]:
-    """Who is at work in the running loop, but for the story."""
+    """The tasks at work in the running loop, except for the test's own."""
     return Counter(
         task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()
     )
 
 
 async def connected() -> None:
-    """Go on when a connection that is being made, to listen, stands: it has a timer for as long."""
+    """Go on when a connection for notifications stands. While it is being made, it has a timer."""
     for _ in range(1000):
         if not planned()["Timeout._on_timeout"]:
             break
@@ -211,8 +213,8 @@ async def connected() -> None:
 
 
 async def attempts_failed() -> None:
-    """Go on when nobody is connecting to a server that is not there; a moment is enough, or the
-    test says who is.
+    """Go on when no task connects to a server that is not there. A moment is enough, or the test
+    names the task.
     """
     for _ in range(1000):
         if set(tasks()) <= RESTING and not planned() - Counter(STANDING + SEEKING):
@@ -221,13 +223,13 @@ async def attempts_failed() -> None:
 
 
 def pending(stepped: Stepped) -> list[Any]:
-    """What it waited for, and is still there to be waited for."""
+    """The futures that it waited for and that are still pending."""
     futures = [future() for future in stepped.waited_for]
     return [future for future in futures if future is not None and not future.done()]
 
 
 def planned() -> Counter[str]:
-    """What the running loop has timers for."""
+    """The timers of the running loop."""
     timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]  # there is no public way
     left = [timer for timer in timers if not timer.cancelled()]
     sessions = [timer._args[0]() for timer in left if timer._callback is on_time]
@@ -240,7 +242,7 @@ def planned() -> Counter[str]:
 
 
 def moments_of(session: Session) -> list[str]:
-    """What the callers of a session wait for."""
+    """The moments that the callers of a session wait for."""
     moments = {
         "the next look": session.look_at,
         "the moment of a grant": session.traffic.reserved.moment,

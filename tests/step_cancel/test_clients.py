@@ -1,9 +1,9 @@
 """STEP for HTTP: every coroutine of headgate.http, interrupted at its k-th suspension, for every k,
 between a client and a server.
 
-F1, F2, F3, F6. Not in every way of tests/stepping.py: what is thrown in, or closed, is the client's
-own code too. Of the stores it makes no difference to a client: those that are driven in both stand
-for all.
+F1, F2, F3, F6. These tests do not use every way of tests/stepping.py, because errors and closings
+would hit the client's own code, too. Stores make no difference to a client, so those that are
+driven in both stand for all.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ CASES = [
 def test_a_call_that_is_interrupted_anywhere_gives_its_permit_back(
     store: str, name: str, calling: Calling, way: str, request: pytest.FixtureRequest
 ) -> None:
-    """S7, L6: one may call at a time; whoever is interrupted where, the next one can, nobody waits,
-    and no task is left. F1, F2, F3, F6.
+    """S7, L6: one call may run at a time. When one is interrupted anywhere, the next one can run,
+    no caller waits, and no task is left. F1, F2, F3, F6.
     """
     place = request.getfixturevalue("redis_url") if store == "redis" else MemoryStore()
     with calling.service() as service:
@@ -62,7 +62,7 @@ def test_a_call_that_is_interrupted_anywhere_gives_its_permit_back(
 async def interrupted(
     calling: Calling, service: Any, limiter: Limiter, way: str, at: int, looks: bool = False
 ) -> Stepped:
-    """While somebody holds the only place; then it is let go."""
+    """Interrupt it while another caller holds the only permit; then release that."""
     before = await limiter.acquire()
     async with calling.made(limiter, service) as client:
         stepped = Stepped(calling.ask(client, service.url), way, at)
@@ -74,7 +74,7 @@ async def interrupted(
         await soon(driven)
     await at_rest(limiter)
     assert (await soon(limiter.acquire())).release() is None, "S7: the permit is missing"
-    await nobody_works()
+    await no_task_is_left()
     return stepped
 
 
@@ -88,8 +88,8 @@ async def until_it_waits(limiter: Limiter, driven: asyncio.Task[Any]) -> None:
     await asyncio.wait({looking})
 
 
-async def nobody_works() -> None:
-    """L6: but for the link's own, no task is left; a client's own are its own to end."""
+async def no_task_is_left() -> None:
+    """L6: except for headgate's own, no task is left. A client ends its own tasks itself."""
     for _ in range(1000):
         if all(task.startswith(OURS) for task in tasks()):
             return
@@ -98,7 +98,7 @@ async def nobody_works() -> None:
 
 
 def ran_in_clients(name: str) -> set[CodeType]:
-    """What runs in all of these when nobody interrupts."""
+    """The code that runs in all of these without an interruption."""
     ran: set[CodeType] = set()
     for number, calling in enumerate(CALLINGS.values()):
         with calling.service() as service:

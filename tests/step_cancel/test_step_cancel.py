@@ -1,9 +1,9 @@
 """STEP: every public coroutine, interrupted at its k-th suspension, for every k and in every way,
 leaves nothing behind.
 
-F1 to F6, F8: before and after it was sent, while it waits, in the turn in which it is granted,
-while it gives back. A failure is named by what was asked, of which store, who was there, how it was
-interrupted, and says at which k.
+F1 to F6, F8: before and after the call was sent, while it waits, in the turn of its grant, while it
+releases. The name of a failed test has the call, the store, the scene and the way of interrupting;
+the error has the k.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ AT_ONCE = {
     "met",
     "failed",
     "closed",
-}  # ways that nothing can come before
-# Where coroutines run in tasks of headgate's own: no caller of anybody's awaits them.
+}  # ways that no other event can come before
+# Modules whose coroutines run in tasks of headgate's own: no caller awaits them.
 NOT_CALLERS = {
     f"stores/redis/{name}.py"
     for name in (
@@ -84,7 +84,7 @@ PROTOCOLS = {
 OWN_TASKS = {  # that aflush starts with gather() or in other loops
     "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere"]
 }
-TESTING = {  # a test's own: they ask no limiter for anything
+TESTING = {  # for tests: they ask no limiter for anything
     "testing/clock.py": ["ManualClock.aadvance", "_give_turns"],
     "testing/virtual_loop.py": ["VirtualLoop.shutdown_default_executor"],
 }
@@ -130,7 +130,7 @@ def admin(redis_server: Server) -> Iterator[Redis]:
 
 @pytest.fixture
 def step_world(store: str, name: str, request: pytest.FixtureRequest) -> World:
-    """Where it is told, on a beat that is short: there are hundreds of tellings."""
+    """The world of the test, with a short beat: there are hundreds of cases."""
     return world_at(store, name, request)
 
 
@@ -153,7 +153,7 @@ def url_of(store: str, request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.mark.parametrize(("store", "visit", "scene", "way"), CASES)
-def test_who_is_interrupted_at_any_suspension_leaves_nothing_behind(
+def test_a_call_that_is_interrupted_at_any_suspension_leaves_nothing_behind(
     step_world: World,
     store: str,
     visit: Visit,
@@ -161,30 +161,32 @@ def test_who_is_interrupted_at_any_suspension_leaves_nothing_behind(
     way: str,
     request: pytest.FixtureRequest,
 ) -> None:
-    """S1, S7, L4, L6, T5: capacity is whole, nobody waits, nothing is charged but what was let in;
-    those behind get their turn. F1, F2, F3, F5, F6.
+    """S1, S7, L4, L6, T5: capacity is whole, no caller waits, and only granted calls are charged.
+    Callers behind it get their turn. F1, F2, F3, F5, F6.
     """
     names = at_each_suspension(SCENES[scene], step_world, visit, way)
 
     if store == "redis":
         admin = request.getfixturevalue("admin")
-        assert [who for name in names for who in members_of(admin, name) if ":" in who] == [], (
-            "who holds or waits is on the server"
-        )
+        assert [
+            member for name in names for member in members_of(admin, name) if ":" in member
+        ] == [], "who holds or waits is on the server"
 
 
 @pytest.mark.parametrize("way", INTERRUPTIONS)
 @pytest.mark.parametrize("visit", UNLIMITED.values(), ids=UNLIMITED)
-def test_who_is_interrupted_where_nothing_is_limited_leaves_nobody_at_work(
+def test_a_call_without_limits_that_is_interrupted_leaves_no_task_behind(
     name: str, visit: Visit, way: str
 ) -> None:
-    """L4, L6: while the store is being looked for, and when it is known to be away."""
+    """L4, L6: while the process looks for the store, and when the store is known to be away."""
     world = World(name, f"redis://127.0.0.1:{free_port()}/0")
     at_each_suspension(Unlimited, world, visit, way)
 
 
 def at_each_suspension(scene: type[Scene], world: World, visit: Visit, way: str) -> list[str]:
-    """Of one limiter after another, until there is no such suspension; their names in the store."""
+    """Interrupt one limiter after another, until there is no such suspension. The result has their
+    names in the store.
+    """
     names: list[str] = []
     while True:
         at = len(names)
@@ -210,14 +212,12 @@ async def interrupted(
     return played.line.name, stepped
 
 
-# Whether that is all ------------------------------------------------------------------------------
+# Completeness -------------------------------------------------------------------------------------
 
 
 @pytest.mark.proof
 def test_every_coroutine_of_headgate_is_driven(name: str, request: pytest.FixtureRequest) -> None:
-    """Whoever writes another `async def` that a caller may wait for is reminded to drive it
-    here.
-    """
+    """A new `async def` that a caller may wait for has to be driven here."""
     ran, numbers = set[tuple[str, int]](), count()
     for store, visit, scene in {case.values[:3]: None for case in CASES}:
         ran |= ran_in(
@@ -232,14 +232,14 @@ def test_every_coroutine_of_headgate_is_driven(name: str, request: pytest.Fixtur
 
 
 def ran_in(scene: type[Scene], world: World, visit: Visit, name: str) -> set[tuple[str, int]]:
-    """What has run inside of a visit that nobody interrupts."""
+    """The code that runs inside of a visit without an interruption."""
     stepped = world.run(scene(world, visit, name).play("asked", NEVER, looks=True))
     return {(code.co_filename, code.co_firstlineno) for code in stepped.ran}
 
 
 def coroutines() -> dict[tuple[str, int], str]:
-    """Every coroutine function and async generator of headgate that its callers wait for, by where
-    it is written.
+    """Every coroutine function and async generator of headgate that its callers wait for, by its
+    place in the code.
     """
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):

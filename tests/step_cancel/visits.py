@@ -1,8 +1,8 @@
-"""Every public coroutine of headgate, as a visit: something to be entered, and a coroutine that
-asks it for something.
+"""Every public coroutine of headgate, as a visit: an object to be entered, and a coroutine that
+makes a call of it.
 
-Here lives what is driven, and no story. A visit tells what it has taken, so that a story knows what
-has to be charged.
+This module has the visits, and no tests. A visit records the tokens that it has taken, so that a
+test knows the charge.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from tests.world import World
 CAPACITY = 2
 TOKENS = Rate(1000, per=AGES, unit="tokens")  # none comes back within a test
 MORE = CAPACITY + 1
-PLENTY = 20  # tokens of a classic bucket: nobody waits for them
-FORMER: list[Limiter] = []  # limiters whose lines are to stay
-ANOTHER: dict[str, Limiter] = {}  # beside the one of a story, by name
+PLENTY = 20  # tokens of a classic bucket: no caller waits for them
+FORMER: list[Limiter] = []  # limiters whose queues are to stay
+ANOTHER: dict[str, Limiter] = {}  # beside the one of a test, by name
 Visiting = Coroutine[Any, Any, None]
 BOTH, MEMORY, REDIS, NOWHERE = ("memory", "redis"), ("memory",), ("redis",), ("nowhere",)
 
 
 @dataclass(frozen=True)
 class Visit:
-    """`make` the noun in a world, under a name and with limits beside its own; `ask` it, and say
-    what was `taken`.
+    """`make` the object in a world, under a name and with limits beside its own; `ask` it, and
+    record the `taken` tokens.
     """
 
     ask: Callable[[Any, list[int]], Visiting]
     make: Callable[..., Any]
     stores: tuple[str, ...] = BOTH
-    holds: bool = True  # there are places, which others may take first
-    paced: bool = True  # it can be told to let pass one a beat
+    holds: bool = True  # there are permits, which others may take first
+    paced: bool = True  # it can pass one caller a beat
     closes: bool = True  # to close the coroutine closes all that it waits for
 
 
@@ -93,7 +93,7 @@ def semaphore(world: World, name: str) -> Semaphore:
 
 
 def bucket(world: World, name: str, *limits: Limit) -> TokenBucket:
-    """Filled, or empty when it is to pace those who come."""
+    """Full, or empty when it has to pace the callers."""
     return TokenBucket(
         name,
         PLENTY,
@@ -105,7 +105,7 @@ def bucket(world: World, name: str, *limits: Limit) -> TokenBucket:
 
 
 def rated(world: World, name: str, *limits: Limit) -> Limiter:
-    """As LangChain needs it: nothing is held, and requests are counted."""
+    """As LangChain needs it: no permit is held, and requests are counted."""
     return Limiter(name, *(limits or [Rate(PLENTY, per=AGES)]), store=world.store)
 
 
@@ -113,17 +113,17 @@ def both_at_once(world: World, name: str) -> Entrance:
     return RateLimiter(100_000, CAPACITY).throttle()
 
 
-# What is asked ------------------------------------------------------------------------------------
+# Calls --------------------------------------------------------------------------------------------
 
 
-async def enters(noun: Any, taken: list[int]) -> None:
-    async with noun:
+async def enters(limited: Any, taken: list[int]) -> None:
+    async with limited:
         await asyncio.sleep(0)
 
 
-async def enters_and_counts(noun: Any, taken: list[int]) -> None:
+async def enters_and_counts(limited: Any, taken: list[int]) -> None:
     """Of a bucket, where each entry is charged."""
-    async with noun:
+    async with limited:
         taken.append(1)
         await asyncio.sleep(0)
 
@@ -144,10 +144,10 @@ async def acquires_patiently(limiter: Limiter, taken: list[int]) -> None:
     await acquires(limiter, taken, max_sleep=3600)
 
 
-async def hears_that_it_waits(limiter: Limiter, taken: list[int]) -> None:
-    heard: list[object] = []
-    await enters_an_acquire(limiter, taken, on_wait=heard.append)
-    assert len(heard) < 2
+async def enters_with_on_wait(limiter: Limiter, taken: list[int]) -> None:
+    reported: list[object] = []
+    await enters_an_acquire(limiter, taken, on_wait=reported.append)
+    assert len(reported) < 2
 
 
 async def passes_langchain(limiter: Limiter, taken: list[int]) -> None:
@@ -174,7 +174,7 @@ async def waits_for_its_release(limiter: Limiter, taken: list[int]) -> None:
 
 
 async def waits_for_its_release_in_a_block(limiter: Limiter, taken: list[int]) -> None:
-    """And settles before it: what it says then holds, however the release ends."""
+    """It settles first, and that settlement holds however the release ends."""
     async with limiter.acquire(tokens=5) as permit:
         permit.settle(tokens=3)
         taken.append(3)
@@ -195,7 +195,7 @@ async def updates(limiter: Limiter, taken: list[int]) -> None:
 
 
 async def pauses(limiter: Limiter, taken: list[int]) -> None:
-    """And lets pass those behind it, soon."""
+    """Callers behind it pass soon."""
     await limiter.apause(0.001)
 
 
@@ -204,7 +204,7 @@ async def resumes(limiter: Limiter, taken: list[int]) -> None:
 
 
 async def resets(limiter: Limiter, taken: list[int]) -> None:
-    """What others have taken is theirs: nothing of this caller's is counted before it asks."""
+    """The tokens of others stay theirs: no token of this caller is counted before it acquires."""
     await limiter.areset()
 
 
@@ -213,7 +213,7 @@ async def flushes(limiter: Limiter, taken: list[int]) -> None:
 
 
 async def closes_another(limiter: Limiter, taken: list[int]) -> None:
-    """The story goes on with this one."""
+    """The test goes on with this one."""
     other = ANOTHER[limiter.name]
     await other.aclose()
     with suppress(LimiterClosedError):
@@ -236,9 +236,8 @@ async def calls(limiter: Limiter, taken: list[int]) -> None:
 
 
 async def iterates(limiter: Limiter, taken: list[int]) -> None:
-    """A coroutine that is closed does not close the generator's step that it waits for
-    (asend().close() of CPython 3.11): the generator runs on for ever, and cannot be closed by
-    anybody.
+    """Closing a coroutine does not close the generator's step that it waits for (asend().close() of
+    CPython 3.11). The generator runs on for ever, and no code can close it.
     """
 
     @limiter
@@ -261,7 +260,7 @@ VISITS = {
     "await acquire": Visit(acquires, limiter()),
     "async with acquire": Visit(enters_an_acquire, limiter()),
     "acquire(max_sleep)": Visit(acquires_patiently, limiter()),
-    "acquire(on_wait)": Visit(hears_that_it_waits, limiter()),
+    "acquire(on_wait)": Visit(enters_with_on_wait, limiter()),
     "atry_acquire": Visit(tries, limiter()),
     "arelease": Visit(waits_for_its_release, limiter()),
     "arelease in a block": Visit(waits_for_its_release_in_a_block, limiter()),
@@ -309,7 +308,7 @@ VISITS = {
     "undeclared: aupdate": Visit(updates, undeclared, paced=False),
     "local: async with limiter": Visit(enters, LOCAL, REDIS),
     "local: await acquire": Visit(acquires, LOCAL, REDIS),
-    "local: acquire(on_wait)": Visit(hears_that_it_waits, LOCAL, REDIS),
+    "local: acquire(on_wait)": Visit(enters_with_on_wait, LOCAL, REDIS),
     "local: atry_acquire": Visit(tries, LOCAL, REDIS),
     "local: astatus": Visit(looks, LOCAL, REDIS),
     "local: aupdate": Visit(updates, LOCAL, REDIS, paced=False),
@@ -319,12 +318,12 @@ VISITS = {
     "local: aflush": Visit(flushes, LOCAL, REDIS, paced=False),
     "local, no store: async with limiter": Visit(enters, LOCAL, NOWHERE),
     "local, no store: await acquire": Visit(acquires, LOCAL, NOWHERE),
-    "local, no store: acquire(on_wait)": Visit(hears_that_it_waits, LOCAL, NOWHERE),
+    "local, no store: acquire(on_wait)": Visit(enters_with_on_wait, LOCAL, NOWHERE),
     "local, no store: atry_acquire": Visit(tries, LOCAL, NOWHERE),
     "local, no store: astatus": Visit(looks, LOCAL, NOWHERE),
     "local, no store: arelease": Visit(waits_for_its_release, LOCAL, NOWHERE),
 }
-# Without a store and without limits: nobody waits, nothing is counted.
+# Without a store and without limits: no caller waits, and no call is counted.
 UNLIMITED = {
     "open, no store: async with limiter": Visit(enters, OPENED, NOWHERE),
     "open, no store: async with acquire": Visit(enters_an_acquire, OPENED, NOWHERE),
