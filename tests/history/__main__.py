@@ -1,6 +1,6 @@
 """python -m tests.history FILE ...: judge histories that were kept.
 
-Exit status: 0 when all of them may be, 1 when one may not.
+Exit status: 0 when all of them agree with the model, 1 when one does not.
 """
 
 from __future__ import annotations

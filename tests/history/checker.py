@@ -1,9 +1,9 @@
-"""The judgement of a history, in one pass: the store's half is replayed, the clients' half must
+"""The judgement of a history, in one pass: the store's half is replayed, and the clients' half must
 agree with it and with real time.
 
-Whoever was answered before another one asked was decided before it. A call of unknown outcome, made
-and never answered, may have been run or not; the store's half says which, and if it was run, then
-not before it was made. Where it can be neither, the history is false.
+A call that was answered before another one was made was decided before it. A call of unknown
+outcome, made and never answered, may have been run or not. The store's half says which; if the call
+was run, then not before it was made. A history in which it can be neither is false.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.history.replay import Broken, Replay
 
 
 class Verdict(NamedTuple):
-    """`broken` is None for a history that may be."""
+    """`broken` is None for a history that agrees with the model."""
 
     broken: Broken | None
     commits: int
@@ -36,7 +36,9 @@ class Verdict(NamedTuple):
 def judged(history: History) -> Verdict:
     replay, clients = Replay(), Clients(history)
     for at, event in enumerate(history):
-        found = clients.hear(event) if isinstance(event, Invoked | Returned) else replay.hear(event)
+        found = (
+            clients.check(event) if isinstance(event, Invoked | Returned) else replay.check(event)
+        )
         if found is not None:
             return Verdict(Broken(found[0], at, found[1]), replay.seq, 0, 0)
     late = clients.run_before_they_were_made()
@@ -58,17 +60,17 @@ class Clients:
         self._watches = any(isinstance(event, Invoked) for event in history)
         self._floor: dict[
             Op, int
-        ] = {}  # the last commit that anybody had heard of when the call was made
-        self._heard = 0  # the last commit of which anybody has heard
+        ] = {}  # the last commit that any client knew of when the call was made
+        self._known = 0  # the last commit that any client knows of
         self.unknown: set[Op] = set()
 
     @property
     def unknown_but_run(self) -> int:
         return sum(op in self._commits for op in self.unknown)
 
-    def hear(self, event: Invoked | Returned) -> tuple[str, str] | None:
+    def check(self, event: Invoked | Returned) -> tuple[str, str] | None:
         if isinstance(event, Invoked):
-            self._floor.setdefault(event.op, self._heard)
+            self._floor.setdefault(event.op, self._known)
             self.unknown.add(event.op)
             return None
         return self._returned(event)
@@ -90,13 +92,13 @@ class Clients:
                 f"call {number} of {session} was run as {made[-1].seq}, behind "
                 f"{self._floor[event.op]}: before it was made",
             )
-        self._heard = max(self._heard, made[0].seq)
+        self._known = max(self._known, made[0].seq)
         self.unknown.discard(event.op)
         return None
 
     def run_before_they_were_made(self) -> str:
-        """The first call that can neither have been run nor not: it was, before anybody made it, or
-        nobody has made it.
+        """The first call that can neither have been run nor not: the store ran it before a client
+        made it, or no client has made it.
         """
         for op, commits in self._commits.items() if self._watches else ():
             if commits[0].seq <= self._floor.get(op, inf):

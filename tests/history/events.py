@@ -1,8 +1,8 @@
-"""What a history is made of, and how it is kept: a line of JSON for each event.
+"""The events of a history, and the way they are kept: a line of JSON for each event.
 
-Commits stand in the order in which the store has run them; what clients saw stands in the order of
-one clock, their own. The two clocks are never compared: what orders them is that a call was
-answered before another one was made.
+Commits stand in the order in which the store has run them. The clients' events stand in the order
+of one clock, their own. No code compares the two clocks: the order comes from calls that were
+answered before others were made.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Commit(NamedTuple):
     quick: bool
     args: tuple[str, ...]
     reply: str
-    unheard: tuple[str, ...] = ()  # the links that received no notification of it
-    # Of the server: another one where it was started again, or another server has the name; 0: by a
+    unheard: tuple[str, ...] = ()  # the clients that received no notification of it
+    # Of the server: a new number when it was started again, or another server has the name; 0: by a
     # script.
     run: int = 0
 
@@ -50,7 +50,7 @@ class Copied(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The server has started again from a copy; from none: empty.
+    """The server has started again from a copy, or empty without one.
 
     With a key: only that name is as it was.
     """

@@ -1,9 +1,9 @@
-"""The history of a fleet on a real server: the server itself writes down what it runs, and a proxy
-what its clients see.
+"""The history of a fleet on a real server: the server itself records the calls that it runs, and a
+proxy the events that its clients see.
 
-The Lua is the real one. Around each of its calls stands a few lines of ours, which append the call,
-the time that it read and its answer to a list: so the order is that of execution, and the length of
-the list numbers the commits. Each process of the fleet must `install` it.
+The Lua is the real one. A few lines around each of its calls append the call, the time that it read
+and its answer to a list. So the order is that of execution, and the length of the list numbers the
+commits. Each process of the fleet must `install` it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def install(change: Callable[[Any, str, Any], object] = setattr) -> None:
 
 
 def commits(server: Redis) -> History:
-    """What the server has run so far.
+    """The calls that the server has run so far.
 
     A call that was answered from memory has read no clock: it has the time of the one before.
     """
@@ -93,8 +93,8 @@ def commits(server: Redis) -> History:
 
 
 class Witness(Proxy):
-    """A proxy that keeps what went through it: a call when it comes, an answer when it has been
-    handed over.
+    """A proxy that records its traffic: a call when it comes, an answer when the client has
+    got it.
     """
 
     def __init__(self, port: int) -> None:

@@ -1,8 +1,8 @@
-"""The store's half of a history: every call that it has run is given to the model of tests/twins,
+"""The store's half of a history: the model of tests/twins gets every call that the store has run,
 and the answers must be the same.
 
-One pass: each answer is compared, word for word, with the one that the model gives at the time
-which the store has told. What differs is said by the invariant that it breaks.
+One pass compares each answer, word for word, with the model's answer at the store's time. A
+difference is reported by the invariant that it breaks.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from tests.history.events import Commit, Copied, Event, Lost, Op, Restored
 from tests.history.words import call_of
-from tests.twins.model import Model, OutboxItem
+from tests.twins.model import Letter, Model
 from tests.twins.wire import Answer, Call, Reply, parsed
 
 
 class Broken(NamedTuple):
-    """Where a history is not one that may be: in its event number `at`."""
+    """The first event of a history that breaks an invariant: the event number `at`."""
 
     invariant: str
     at: int
@@ -32,7 +32,7 @@ class Replay:
         self.names: dict[str, Name] = {}
         self._copies: dict[int, bytes] = {}
 
-    def hear(self, event: Event) -> tuple[str, str] | None:
+    def check(self, event: Event) -> tuple[str, str] | None:
         """The invariant that `event` breaks, and how."""
         match event:
             case Commit():
@@ -63,14 +63,14 @@ class Replay:
 
 
 class Name:
-    """One name, as the model has it, and the store's clock and fence as they were told last."""
+    """One name, as the model has it, and the store's last clock and fence."""
 
     def __init__(self) -> None:
         self.model = Model()
-        self.blind = False  # a log was lost, of which the model knows nothing: until all is new
+        self.blind = False  # a log was lost, which the model does not know: until all is new
         self.t = 0
         self.fence = 0  # the last one that this state has given
-        self.lost = 0  # the highest fence, or time that was told, in whatever state was lost
+        self.lost = 0  # the highest fence or time in any state that was lost
         self.lost_fence = 0  # and the fence alone
         self.answered: dict[Op, Reply] = {}
 
@@ -84,7 +84,7 @@ class Name:
             self.blind, self.answered, self.t, self.fence = False, {}, 0, 0
 
     def follow(self, former: Name) -> None:
-        """The server has started again without what came after this."""
+        """The server has started again without the writes that came after this."""
         self.lost_fence = max(former.lost_fence, former.fence)
         self.lost = max(former.lost, former.t, former.fence)
 
@@ -99,17 +99,17 @@ class Name:
     def _expected(self, call: Call, commit: Commit) -> Reply:
         model = self.model
         kept = (
-            model.outbox.pop(call.session, None) if commit.quick else None
-        )  # the quick call reads no mail: it stays where it is
+            model.mail.pop(call.session, None) if commit.quick else None
+        )  # the fast call reads no notifications: they stay in the outbox
         expected = model.call(
             call, commit.t, quickly=commit.quick, unheard=commit.unheard, run=commit.run
         )
         if kept:
-            model.outbox[call.session] = kept
+            model.mail[call.session] = kept
         return expected
 
     def _unlike_itself(self, commit: Commit, found: Reply) -> tuple[str, str] | None:
-        """What needs no model: whom it answers, its time and its fences."""
+        """Checks that need no model: the receiver of the answer, its time and its fences."""
         op = commit.op
         if (found.session, found.number) != op[1:]:
             return (
@@ -121,7 +121,7 @@ class Name:
             return None
         if (
             former is not None and not self.model.acted
-        ):  # it acts again on what it has forgotten: half a minute later (docs/promises.md)
+        ):  # it runs a call again that it has forgotten: half a minute later (docs/promises.md)
             return "T10", f"call {op[2]} of {op[1]} was run twice: {former}, then {found}"
         self.answered[op] = found
         if found.t < self.t:
@@ -130,9 +130,9 @@ class Name:
         return self._stale_fence(found)
 
     def _stale_fence(self, found: Reply) -> tuple[str, str] | None:
-        """A state that has lost others has their fences behind it once its time has come past all
-        that was said in them. Where the clock had stepped back that takes as long, and a fence may
-        be given again meanwhile (docs/redis.md).
+        """A state that has replaced lost ones has passed their fences once its time is beyond all
+        their times. After a clock that stepped back this takes as long, and meanwhile a fence may
+        be given again (docs/redis.md).
         """
         for answer in found.each():
             if answer[0] == "grant":
@@ -148,41 +148,41 @@ class Name:
         return invariant_of(found, expected), f"the store says {found}, the model {expected}"
 
 
-# What a difference means --------------------------------------------------------------------------
+# The meaning of a difference ----------------------------------------------------------------------
 
 
 def invariant_of(found: Reply, expected: Reply) -> str:
-    """By the first answer, or letter, that differs."""
+    """By the first answer, or notification, that differs."""
     if found.verdict != expected.verdict:
         return "T10" if "late" in (found.verdict, expected.verdict) else "S8"
     if found.t != expected.t:
         return "T6"
-    for told, right in zip(found.each(), expected.each(), strict=False):
-        if told != right:
-            return invariant_between(told, right)
-    for letter, right_one in zip(found.outbox, expected.outbox, strict=False):
-        if letter != right_one:
-            return invariant_of_letter(letter, right_one)
-    return "L2"  # somebody is not told what is for it, or when to look again
+    for given, right in zip(found.each(), expected.each(), strict=False):
+        if given != right:
+            return invariant_between(given, right)
+    for notification, expected_one in zip(found.mail, expected.mail, strict=False):
+        if notification != expected_one:
+            return invariant_of_notification(notification, expected_one)
+    return "L2"  # a caller does not get its grant, or the time of the next look
 
 
-def invariant_of_letter(letter: OutboxItem, right: OutboxItem) -> str:
-    """Whom it is for, when, with which fence, and for how long."""
-    if letter[0] != right[0]:
+def invariant_of_notification(notification: Letter, right: Letter) -> str:
+    """Its receiver, its moment, its fence, and its lease."""
+    if notification[0] != right[0]:
         return "S6"
-    if letter[1] != right[1]:
-        return "T1" if letter[1] < right[1] else "T2"
-    return "S5" if letter[2] != right[2] else "S2"
+    if notification[1] != right[1]:
+        return "T1" if notification[1] < right[1] else "T2"
+    return "S5" if notification[2] != right[2] else "S2"
 
 
-def invariant_between(told: Answer, right: Answer) -> str:
-    kinds = told[0], right[0]
+def invariant_between(given: Answer, right: Answer) -> str:
+    kinds = given[0], right[0]
     if kinds == ("grant", "grant"):
-        return "S5" if told[1] == right[1] else "T1" if told[1] < right[1] else "T2"
-    if told[0] == "grant":
+        return "S5" if given[1] == right[1] else "T1" if given[1] < right[1] else "T2"
+    if given[0] == "grant":
         return "S1"  # or the limit of a rate: more is granted than there is
     if right[0] == "grant":
-        return "S7"  # what is free is kept back
+        return "S7"  # a free permit is kept back
     if kinds == ("done", "done"):
         return "S4"
     return "S6" if kinds == ("wait", "wait") else "T8"

@@ -1,4 +1,6 @@
-"""The history of a simulated run: what its server has run, and what it has lost, as it happens."""
+"""The history of a simulated run: the calls that its server has run, and the keys that it has lost,
+as they happen.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ PARTS = {":who": "who", ":log": "log"}
 
 
 class Recorder:
-    """Hears what the server of a simulation does, before those who watch it."""
+    """Gets the events of a simulated server, before its watchers do."""
 
     def __init__(
         self, server: Server, ran: Callable[[Call], None], expired: Callable[[bytes, Any], None]
@@ -35,7 +37,7 @@ class Recorder:
         self._watchers[1](key, value)
 
     def _note(self, call: Call) -> None:
-        if isinstance(call.reply, bytes):  # otherwise nothing was done
+        if isinstance(call.reply, bytes):  # otherwise the server did nothing
             self._commits += 1
             quick = call.name in (self._quick.function, self._quick.digest)
             now = self._server.keys.microseconds()

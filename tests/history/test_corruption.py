@@ -1,7 +1,7 @@
-"""A history in which anything is not as it was is rejected, by the invariant that it breaks.
+"""A history with a false event is rejected, by the invariant that it breaks.
 
-The history is that of a simulated run, with clients around it that are made up: each call is made
-before it is run and answered after it, but for some whose answers never come.
+The history is that of a simulated run, with made-up clients around it: each call is made before it
+is run and answered after it, but some are never answered.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from tests.simulation.fleet import run
 from tests.simulation.plan import planned
 
 pytestmark = pytest.mark.proof("simulates fleets")
-RUNS, ENOUGH = 12, 20  # simulated runs, and calls that grant something in each
+RUNS, ENOUGH = 12, 20  # simulated runs, and calls that grant in each
 UNHEARD = 7  # each such call is of unknown outcome
 
 
 @cache
 def simulated() -> tuple[History, ...]:
-    """Where a log was lost the model knows nothing, and believes whatever it is told."""
+    """Histories without a lost log: after such a loss the model knows nothing, and accepts any
+    answer.
+    """
     histories = (run(planned(seed), replays=False).history for seed in count())
     known = (
         history
@@ -39,20 +41,22 @@ def simulated() -> tuple[History, ...]:
 
 
 def with_clients(history: History) -> History:
-    """Somebody asks for every commit just before it, and hears of most of them just after."""
-    told: History = []
+    """A client makes the call of every commit just before it, and gets most of the answers just
+    after.
+    """
+    events: History = []
     for event in history:
-        told.append(event)
+        events.append(event)
         if isinstance(event, Commit):
-            told.insert(-1, Invoked(event.op))
+            events.insert(-1, Invoked(event.op))
             if event.seq % UNHEARD:
-                told.append(Returned(event.op, event.reply))
-    return told
+                events.append(Returned(event.op, event.reply))
+    return events
 
 
 def corrupted(change: Callable[[Commit], Commit | None]) -> Iterable[History]:
-    """One history after another, each changed in the first commit for which `change` has something
-    else.
+    """One history after another, each changed in the first commit for which `change` has a
+    different one.
     """
     for history in simulated():
         for at, event in enumerate(history):
@@ -63,14 +67,12 @@ def corrupted(change: Callable[[Commit], Commit | None]) -> Iterable[History]:
 
 
 def replaced(pattern: str, other: str) -> Callable[[Commit], Commit | None]:
-    """The answers with `other` in place of what matches first."""
+    """The answers with `other` in place of the first match."""
     return lambda commit: commit._replace(reply=re.sub(pattern, other, commit.reply, count=1))
 
 
 def blamed(histories: Iterable[History]) -> set[str]:
-    """The invariants that are broken in so many histories; "none" if one of them is taken
-    for true.
-    """
+    """The invariants that are broken in so many histories; "none" if one of them is accepted."""
     found = [
         verdict.broken.invariant if verdict.broken else "none" for verdict in map(judged, histories)
     ]
@@ -78,46 +80,46 @@ def blamed(histories: Iterable[History]) -> set[str]:
     return set(found)
 
 
-def test_the_history_itself_may_be() -> None:
+def test_a_history_without_a_change_is_accepted() -> None:
     for history in simulated():
         verdict = judged(with_clients(history))
         assert verdict.broken is None, str(verdict)
         assert verdict.unknown == verdict.run > 0
 
 
-# What the store says ------------------------------------------------------------------------------
+# The store's answers ------------------------------------------------------------------------------
 
-LIES = {  # what is changed in an answer, and which invariants that breaks
+LIES = {  # the change of an answer, and the invariants that it breaks
     "a grant too many": (r" (late|full|wait) 1 \d+ \d+", " grant 1 0 9999", {"S1"}),
     "a grant kept back": (r" grant 1 0 \d+", " late 1 1000 0", {"S7"}),
     "a grant before its moment": (r"(@\d+ \d+ \d+) [1-9]\d* ", r"\1 0 ", {"T1"}),
     "a refund that is lost": (r" done 1 1 0", " done 1 0 0", {"S4"}),
     "a refund out of nothing": (r" done 1 0 0", " done 1 1 0", {"S4"}),
-    "a place in the queue that is another's": (r"( wait 1 \d+) [1-9]\d*", r"\1 0", {"S6"}),
-    "mail for somebody else": (r"(@\d+) (\d+) ", r"\1 9\2 ", {"S6"}),
+    "a wrong place in the queue": (r"( wait 1 \d+) [1-9]\d*", r"\1 0", {"S6"}),
+    "a notification for another caller": (r"(@\d+) (\d+) ", r"\1 9\2 ", {"S6"}),
     "a lease that is longer": (r"(@\d+ \d+ \d+ \d+ \d+) ([1-9]\d*)", r"\1 9\2", {"S2"}),
     "a fence that does not rise": (r"( grant 1 \d+) \d+", r"\1 -99999999999", {"S5"}),
     "a fence that rises too far": (r"( grant 1 \d+) \d+", r"\1 99999999999", {"S5"}),
     "a time that goes back": (r" ok (\d{9})", r" ok 100000000", {"T6"}),
-    "an answer to somebody else": (r"^\w+", "somebody", {"S3"}),
+    "an answer to another session": (r"^\w+", "somebody", {"S3"}),
     "an answer to another call": (r"^(\S+) (\d+)", r"\1 9\2", {"S3"}),
     "a session that is said to have lapsed": (r" ok .*", " lapsed", {"S8"}),
     "a call that is said to be late": (r" ok .*", " late", {"T10"}),
-    "a head that is said to be nobody": (r"( ok \d+) \d+ \d ", r"\1 -1 0 ", {"L2"}),
+    "a queue that is said to be empty": (r"( ok \d+) \d+ \d ", r"\1 -1 0 ", {"L2"}),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_an_answer_that_is_not_the_models_is_rejected(lie: str) -> None:
+def test_an_answer_that_differs_from_the_models_is_rejected(lie: str) -> None:
     pattern, other, broken = LIES[lie]
     assert blamed(corrupted(replaced(pattern, other))) == broken
 
 
-# What the store has run ---------------------------------------------------------------------------
+# The store's calls --------------------------------------------------------------------------------
 
 
 def numbered(history: Iterable[Event]) -> History:
-    """As if nothing had been left out, or put in."""
+    """As if no commit had been left out, or put in."""
     seq, renumbered = 0, list[Event]()
     for event in history:
         if isinstance(event, Commit):
@@ -136,7 +138,7 @@ def places_of(history: History, wanted: Callable[[Event], bool]) -> list[int]:
 
 
 def test_a_call_that_is_run_twice_is_rejected() -> None:
-    """T10: its second answer is another one than the first."""
+    """T10: its second answer differs from the first."""
 
     def twice(history: History) -> History:
         at = places_of(history, grants)[3]
@@ -150,7 +152,7 @@ def test_a_call_that_is_run_twice_is_rejected() -> None:
     assert blamed(map(twice, simulated())) == {"T10"}
 
 
-def test_a_call_that_arrives_twice_and_is_answered_from_memory_is_not() -> None:
+def test_a_call_that_arrives_twice_and_is_answered_from_memory_is_accepted() -> None:
     def twice(history: History) -> History:
         at = places_of(history, grants)[3]
         return numbered([*history[: at + 1], *history[at:]])
@@ -167,7 +169,7 @@ def test_a_commit_that_is_missing_is_rejected() -> None:
 
 
 def test_commits_in_another_order_are_rejected() -> None:
-    """T6, S6: whether their numbers say so, or only what they are."""
+    """T6, S6: whether their numbers show it, or only their content."""
 
     def swapped(history: History) -> History:
         at = next(
@@ -202,8 +204,8 @@ def any_pair(history: History) -> bool:
     return any(grants(history[at + 1]) and same_name(*history[at : at + 2]) for at in places)
 
 
-def test_state_that_is_lost_without_a_word_is_rejected() -> None:
-    """S8: somebody was known, or had a permit, and is not or has not."""
+def test_a_loss_of_state_without_an_event_is_rejected() -> None:
+    """S8: the state had a session or a permit, and has it no longer."""
 
     def silent(history: History) -> History:
         return [event for event in history if isinstance(event, Commit | Invoked | Returned)]
@@ -214,35 +216,35 @@ def test_state_that_is_lost_without_a_word_is_rejected() -> None:
     assert any(judged(silent(history)).broken for history in losses)
 
 
-# What the clients have seen -----------------------------------------------------------------------
+# The clients' events ------------------------------------------------------------------------------
 
 
-def test_an_answer_that_nobody_asked_for_is_rejected() -> None:
+def test_an_answer_without_a_call_is_rejected() -> None:
     """S3: its call was never made."""
 
     def unasked(history: History) -> History:
-        told = with_clients(history)
-        heard = made_once(told) & {event.op for event in told if isinstance(event, Returned)}
-        at = places_of(told, lambda event: isinstance(event, Invoked) and event.op in heard)[20]
-        return [*told[:at], *told[at + 1 :]]
+        events = with_clients(history)
+        heard = made_once(events) & {event.op for event in events if isinstance(event, Returned)}
+        at = places_of(events, lambda event: isinstance(event, Invoked) and event.op in heard)[20]
+        return [*events[:at], *events[at + 1 :]]
 
     assert blamed(map(unasked, simulated())) == {"S3"}
 
 
 def test_an_answer_that_the_store_never_gave_is_rejected() -> None:
-    """S3: it reached somebody else, or was made up on its way."""
+    """S3: another client got it, or it was made up on its way."""
 
     def crossed(history: History) -> History:
-        told = with_clients(history)
-        once = made_once(told)
+        events = with_clients(history)
+        once = made_once(events)
         one, other = places_of(
-            told, lambda event: isinstance(event, Returned) and event.op in once
+            events, lambda event: isinstance(event, Returned) and event.op in once
         )[5:7]
-        first, second = told[one], told[other]
+        first, second = events[one], events[other]
         assert isinstance(first, Returned)
         assert isinstance(second, Returned)
-        told[one] = first._replace(reply=second.reply)
-        return told
+        events[one] = first._replace(reply=second.reply)
+        return events
 
     assert blamed(map(crossed, simulated())) == {"S3"}
 
@@ -259,60 +261,60 @@ def made_once(history: History) -> set[Op]:
 
 
 def moved(history: History, heard: bool) -> History:
-    """A call that was made only after a later one had been answered; `heard`: and was answered
+    """A call that was made only after a later one had been answered. With `heard` it was answered
     itself.
     """
-    told = with_clients(history)
-    returned = {event.op for event in told if isinstance(event, Returned)}
-    wanted = {op for op in made_once(told) if (op in returned) == heard}
-    at = places_of(told, lambda event: isinstance(event, Invoked) and event.op in wanted)[1]
-    times = Counter(event.op for event in told if isinstance(event, Commit))
+    events = with_clients(history)
+    returned = {event.op for event in events if isinstance(event, Returned)}
+    wanted = {op for op in made_once(events) if (op in returned) == heard}
+    at = places_of(events, lambda event: isinstance(event, Invoked) and event.op in wanted)[1]
+    times = Counter(event.op for event in events if isinstance(event, Commit))
     later = (
         end
-        for end in range(at + 3, len(told))
-        if isinstance(told[end], Returned) and told[end][0] != told[at][0]
+        for end in range(at + 3, len(events))
+        if isinstance(events[end], Returned) and events[end][0] != events[at][0]
     )
     end = next(
-        end for end in later if times[told[end][0]] == 1
+        end for end in later if times[events[end][0]] == 1
     )  # one that is answered from memory may have been answered before
     own = [
         event
-        for event in told[at + 1 : end + 1]
-        if isinstance(event, Returned) and event.op == told[at][0]
+        for event in events[at + 1 : end + 1]
+        if isinstance(event, Returned) and event.op == events[at][0]
     ]
-    between = [event for event in told[at + 1 : end + 1] if event not in own]
-    return [*told[:at], *between, told[at], *own, *told[end + 1 :]]
+    between = [event for event in events[at + 1 : end + 1] if event not in own]
+    return [*events[:at], *between, events[at], *own, *events[end + 1 :]]
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["answered", "of unknown outcome"])
 def test_a_call_that_was_run_before_it_was_made_is_rejected(heard: bool) -> None:
-    """Real time: one that was answered was run before one that was made after that; nobody runs
-    what is not made yet.
+    """Real time: an answered call was run before each call that was made after the answer. The
+    store runs no call that is not made yet.
     """
     assert blamed(moved(history, heard) for history in simulated()) == {"order"}
 
 
-def test_an_unknown_outcome_that_can_be_neither_is_rejected() -> None:
-    """It is not among what was run, and what came after it is as if it had been."""
+def test_an_unknown_outcome_that_was_neither_run_nor_not_is_rejected() -> None:
+    """The store has not run it, and the commits after it are as if the store had."""
 
     def neither(history: History) -> Iterable[History]:
-        told = with_clients(history)
-        for at, event in enumerate(told):
+        events = with_clients(history)
+        for at, event in enumerate(events):
             if isinstance(event, Commit) and event.seq % UNHEARD == 0 and " wait 1 " in event.reply:
-                yield [*numbered([*told[:at], *told[at + 1 :]])]
+                yield [*numbered([*events[:at], *events[at + 1 :]])]
                 return
 
     assert "none" not in blamed(false for history in simulated() for false in neither(history))
 
 
-def test_an_unknown_outcome_that_was_not_run_may_be() -> None:
-    """A call that nobody answered, and of which the store knows nothing, never arrived."""
+def test_an_unknown_outcome_that_was_not_run_is_accepted() -> None:
+    """A call without an answer, and of which the store knows nothing, never arrived."""
     for history in simulated():
         verdict = judged([*with_clients(history), Invoked(("headgate:{name-0}", "somebody", 1))])
         assert verdict.broken is None
         assert verdict.unknown == verdict.run + 1
 
 
-def test_a_history_is_kept_and_read_as_it_was() -> None:
+def test_a_history_is_the_same_after_it_was_kept_and_read() -> None:
     for event in with_clients(simulated()[0])[:50]:
         assert event_of(type(event).__name__, *event) == event

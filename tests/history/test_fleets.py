@@ -1,5 +1,5 @@
-"""Histories of runs, real and simulated, are such as the model allows; and those of Lua without one
-of its guards are not.
+"""The model accepts the histories of runs, real and simulated. It rejects those of Lua without one
+of its guards.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tests.simulation.test_simulation import LUA
 
 ENOUGH = 30  # seeds
 LEASE = 0.5  # seconds, of programs/recorded.py
-# Whoever sleeps for a moment that comes before the end of a pause waits again, and somebody was
-# behind it: seldom by chance.
+# A caller that sleeps for a moment before the end of a pause waits again, with another caller
+# behind it. That happens seldom by chance.
 HELD_BACK = Plan(
     1,
     2,
@@ -56,12 +56,12 @@ def own_admin(own_server: Server) -> Iterator[Redis]:
 
 
 @pytest.mark.proof
-async def test_what_a_real_fleet_has_lived_through_may_be(
+async def test_the_history_of_a_real_fleet_with_faults_is_accepted(
     name: str, own_server: Server, own_admin: Redis, tmp_path: Path
 ) -> None:
     """S1, S3, S5, S6, S7, T1, T6, T10: three processes, one killed and one stopped past its lease,
-    replies that are lost, connections that are killed: every answer is the model's, in an order
-    that agrees with real time. F13, F14, F21, F24, F26.
+    with lost replies and killed connections. Every answer is the model's, in an order that agrees
+    with real time. F13, F14, F21, F24, F26.
     """
     async with recorded.Witness(own_server.port) as proxy:
         work = "recorded", proxy.admin_url, name
@@ -73,7 +73,7 @@ async def test_what_a_real_fleet_has_lived_through_may_be(
             answered = len(proxy.replies.seen)
             await eventually(
                 lambda: len(proxy.replies.seen) >= answered + 3
-            )  # a call of each was run, and none hears of it
+            )  # a call of each was run, and no process gets the answer
             here = len(proxy.connections)
             killed.kill()
             await eventually(lambda: len(proxy.connections) < here)
@@ -83,7 +83,7 @@ async def test_what_a_real_fleet_has_lived_through_may_be(
                 proxy.replies.lose(1)
                 await grown(own_admin, 20)
             proxy.reset()
-            end = asyncio.get_running_loop().time() + LEASE  # of the leases of who stands still
+            end = asyncio.get_running_loop().time() + LEASE  # of the stopped process's leases
             await eventually(lambda: asyncio.get_running_loop().time() > end)
             stopped.signal(signal.SIGCONT)
             await grown(own_admin, 50)
@@ -104,7 +104,7 @@ async def test_what_a_real_fleet_has_lived_through_may_be(
 
 
 async def grown(admin: Redis, by: int) -> None:
-    """So many more calls have been run."""
+    """Go on when so many more calls have been run."""
     goal = admin.llen(recorded.LIST) + by
     await eventually(lambda: admin.llen(recorded.LIST) >= goal)
 
@@ -112,12 +112,12 @@ async def grown(admin: Redis, by: int) -> None:
 @pytest.mark.proof("simulates fleets")
 @pytest.mark.parametrize(
     "fault", [fault for fault in LUA if fault != "keys never end"]
-)  # of which no answer tells
-def test_the_history_of_lua_without_a_guard_may_not_be(
+)  # which no answer shows
+def test_the_history_of_lua_without_a_guard_is_rejected(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given Lua without one of its guards, some history says so by itself, whatever the
-    simulation's own checks say.
+    """Given Lua without one of its guards, then some history alone shows it, without the
+    simulation's own checks.
     """
     part, text, instead, _ = LUA[fault]
     sources = script.sources()

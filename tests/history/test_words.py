@@ -1,4 +1,4 @@
-"""What travels is read back as it was said: every verb that the script knows."""
+"""Calls that travel as text are read back unchanged: every verb that the script knows."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.twins.wire import (
     Update,
 )
 
-WHO = Caller("session.1", 7, "requests=2,tokens=900")
-SAID: list[Request] = [
+CALLER = Caller("session.1", 7, "requests=2,tokens=900")
+SENT: list[Request] = [
     Acquire(7, 3, "tokens=900", None, 4),
     Acquire(8, 1, "-", 0),
-    Cancel(WHO, 1_750_000_000_000_000),
-    Cancel(WHO, 0, 3),
-    Release(WHO, 4),
-    Renew(WHO, 30_000_000),
+    Cancel(CALLER, 1_750_000_000_000_000),
+    Cancel(CALLER, 0, 3),
+    Release(CALLER, 4),
+    Renew(CALLER, 30_000_000),
     Quit("session.1"),
     Settle(1_750_000_000_000_000, "tokens=-5"),
     Drain("tokens", 0, 17, 1_750_000_000_000_000),
@@ -44,7 +44,7 @@ SAID: list[Request] = [
     Resume(),
     Reset(),
     Declared(),
-    Rejoin(WHO, 1_750_000_000_000_000, 1_750_000_000_000_001),
+    Rejoin(CALLER, 1_750_000_000_000_000, 1_750_000_000_000_001),
     Status("tokens=1"),
     Update("bucket requests 100 600000 1 1 100;slots permits 5 30000000"),
 ]
@@ -61,26 +61,26 @@ def test_every_verb_of_the_script_can_be_read() -> None:
     assert (
         set(re.findall(r"(\w+) =", words[1]))
         == set(VERBS)
-        == {request.words.split()[0] for request in SAID}
+        == {request.words.split()[0] for request in SENT}
     )
 
 
-@pytest.mark.parametrize("request_said", SAID, ids=lambda request: request.words.split()[0])
-def test_a_call_is_read_as_it_was_said(request_said: Request) -> None:
+@pytest.mark.parametrize("request_sent", SENT, ids=lambda request: request.words.split()[0])
+def test_a_call_is_read_back_unchanged(request_sent: Request) -> None:
     call = Call(
         "slots permits 5 30000000",
         "session.1",
         3,
-        (request_said, Status()),
-        received="2 ok 1234",
+        (request_sent, Status()),
+        heard="2 ok 1234",
         waits=True,
         declares=0,
-        reserve_ahead=50_000,
+        horizon=50_000,
     )
     assert heard(call) == call
 
 
-def test_so_is_a_quick_one() -> None:
+def test_a_call_of_the_fast_script_is_read_back_unchanged() -> None:
     call = Call(
         "slots permits 5 30000000", "session.1", 3, (Acquire(7, 1, "requests=2"),), declares=0
     )

@@ -1,6 +1,6 @@
-"""The words of a call, read back: what travels as text is a call of tests/twins again.
+"""The words of a call, read back: a call that travels as text becomes a call of tests/twins again.
 
-The twin of `Call.words` there, for whatever real clients send.
+The counterpart of `Call.words` there, for the calls of real clients.
 """
 
 from __future__ import annotations
