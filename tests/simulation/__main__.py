@@ -1,6 +1,6 @@
 """A longer run, on demand: `python -m tests.simulation --seeds 0 10000 [--with-all] [--jobs 2]`
 
-A seed that breaks an invariant is told at once, with a shrunk trace; the last line says how much
+A seed that breaks an invariant is printed at once, with a shrunk trace. The last line says how much
 was simulated.
 """
 
@@ -30,12 +30,12 @@ def main() -> int:
     began, total, broken = time.perf_counter(), Tally(), 0
     live = partial(lived, without=() if asked.with_all else OPEN)
     with workers(asked.jobs) as pool:
-        for tally, told in pool.imap_unordered(live, range(*asked.seeds), chunksize=4):
+        for tally, summary in pool.imap_unordered(live, range(*asked.seeds), chunksize=4):
             total += tally
-            broken += bool(told)
-            if told:
-                print(told, end="\n\n", flush=True)
-    print(f"{total.told(time.perf_counter() - began)}; {broken} seeds broke an invariant")
+            broken += bool(summary)
+            if summary:
+                print(summary, end="\n\n", flush=True)
+    print(f"{total.summary(time.perf_counter() - began)}; {broken} seeds broke an invariant")
     return 1 if broken else 0
 
 

@@ -1,7 +1,7 @@
-"""What a run puts in the place of what headgate and redis-py have: clocks, chance, identities.
+"""The replacements of a run for parts of headgate and redis-py: clocks, chance, identities.
 
-Here lives bending a real process to the world of a simulation, for as long as one run lasts.
-Threads that other tests have left live on in their own time.
+This module bends a real process to the world of a simulation, for as long as one run lasts. Threads
+that other tests have left live on in their own time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from headgate.stores.redis.transport import client, tasks, topology
 from tests.simulation.loop import World
 
 T = TypeVar("T")
-LIGHTER: list[tuple[Any, str, Any]] = [  # what redis-py does for each connection, and need not
-    (redis.utils, "get_lib_version", lambda: "0"),  # a file is read for it
+LIGHTER: list[tuple[Any, str, Any]] = [  # work of redis-py for each connection that is not needed
+    (redis.utils, "get_lib_version", lambda: "0"),  # it reads a file
     (
         redis.asyncio.connection,
         "copy",
@@ -39,8 +39,8 @@ ELSEWHERE = random.SystemRandom()  # the chance of threads that other tests have
 
 
 class Jitter:
-    """Chance for each process: what is swept away in nobody's turn takes none of it, and neither do
-    threads of other tests.
+    """Chance for each process. Objects that are collected while no process runs take none of it,
+    and neither do threads of other tests.
     """
 
     def __init__(self, world: World) -> None:

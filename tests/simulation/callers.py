@@ -1,8 +1,8 @@
-"""How callers ask, and what they do with what they get: each as a user of the product would write
-it.
+"""The ways in which callers acquire, and use their permits: each as a user of the product would
+write it.
 
-Here lives one caller from its question to its release; when it asks, and what befalls it, is the
-fleet's.
+This module has one caller from its acquire to its release. The fleet decides when it acquires, and
+which faults it meets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.threads import WouldWait, without_loop
 
 
 class Callers:
-    """Those of one run."""
+    """The callers of one run."""
 
     def __init__(self, plan: Plan, witness: Witness, calm_after: Callable[[float], float]) -> None:
         self._plan = plan
@@ -80,7 +80,7 @@ class Callers:
                 permit.release()
 
     async def _by_thread(self, limiter: Limiter, ask: Ask) -> None:
-        """One that would have to wait goes away."""
+        """A caller that would have to wait leaves."""
         acquire = partial(limiter.acquire_sync, max_sleep=ask.max_sleep, **self._units(ask))
         try:
             permit = without_loop(acquire)

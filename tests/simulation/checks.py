@@ -1,9 +1,9 @@
 """The invariants, watched while a fleet runs: at the store after each call, and at the clients
-whenever one acts on a permit.
+whenever one uses a permit.
 
-Here lives what must hold, and under which fault which promise ends (docs/promises.md): where state
-was lost, or the server's clock stepped forward, a client may believe in what the store has
-forgotten; until it renews, and no longer. Nothing here changes the world.
+This module has the rules, and the faults that end a promise (docs/promises.md). After lost state or
+a step forward of the server's clock, a client may rely on a forgotten permit until it renews. The
+checks change nothing in the world.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ WORDS = {
     "renew": 2,
 }
 WORDS |= {"settle": 2, "status": 1, "update": 1, "resume": 0, "reset": 0, "declared": 0}
-MOST_CALLS = 5000  # in a run: twenty times as many as there are mostly
-# A second, of each who waits or holds somewhere under the shortest leases: it shows that it lives.
+MOST_CALLS = 5000  # in a run: mostly there are a twentieth of that
+# Heartbeats in a second, of each session that waits or holds under the shortest leases.
 SIGNS = 4
-# How the session of a process' threads ends: what they give up is known before it comes
-# (sessions.lua).
+# The end of the session id of a process's threads: the server knows the calls that they give up
+# before these arrive (sessions.lua).
 THREADS = ".0"
 Who = tuple[str, int]  # session and number of a caller
 Request = tuple[str, list[str]]  # a verb and its words
@@ -70,12 +70,12 @@ class Granted(NamedTuple):
 
     t: int
     fence: int
-    due: int  # the moment of the world before which nobody may act on it
-    order: int  # which commit made it
+    due: int  # the moment of the world before which no client may act on it
+    order: int  # the commit that made it
 
 
 class Acted(NamedTuple):
-    """A grant that a client has acted on, and what it asked for."""
+    """A grant that a client has acted on, and its costs."""
 
     name: str
     who: Who
@@ -84,26 +84,26 @@ class Acted(NamedTuple):
 
 
 class Belief(NamedTuple):
-    """What a client believes of a permit when it gets it."""
+    """The lease of a permit as a client knows it when it gets the permit."""
 
     permit: weakref.ref[Permit]
     loop: ProcessLoop
     until: float
-    since: float  # when the call was sent by whose answer it reckons: both on the client's clock
+    since: float  # when the call was sent from whose answer it counts: both on the client's clock
 
 
-class Crowd(NamedTuple):
-    """Who waits, in order, and who holds until when."""
+class Members(NamedTuple):
+    """The waiters, in order, and the holders with the ends of their leases."""
 
     waiters: list[str]
     holders: dict[str, int]
 
 
-NOBODY = Crowd([], {})
+NO_MEMBERS = Members([], {})
 
 
 class Name:
-    """What is known of one name, since its state was lost last."""
+    """The state of one name, since it was lost last."""
 
     def __init__(self) -> None:
         self.granted: dict[Who, Granted] = {}
@@ -112,16 +112,16 @@ class Name:
         self.ended: set[Who] = set()  # released or cancelled: never to be granted again
         self.doubtful: set[Who] = (
             set()
-        )  # those who stood in a copy that a server has started from, whatever became of them since
-        self.sessions: set[str] = set()  # whose calls the store numbers: it knows which come late
-        self.crowd = NOBODY
+        )  # callers in a copy that a server has started from, with any later outcome
+        self.sessions: set[str] = set()  # with numbered calls: the store knows the late ones
+        self.members = NO_MEMBERS
         self.held_back: dict[
             str, int
-        ] = {}  # who was granted a moment before the end of a pause, and waits again: by fence
+        ] = {}  # callers granted a moment before the end of a pause, that wait again: by fence
         self.paused_until = 0
         self.last_t = 0
-        self.now = 0  # by the store's clock, when it was asked last
-        self.seen: dict[str, int] = {}  # and when each session has asked last
+        self.now = 0  # by the store's clock, at the last call
+        self.seen: dict[str, int] = {}  # and the last call of each session
 
     def copy(self) -> Name:
         other = Name()
@@ -132,8 +132,8 @@ class Name:
         )
         other.sessions, other.ended = set(self.sessions), set(self.ended)
         other.held_back, other.paused_until = dict(self.held_back), self.paused_until
-        other.crowd, other.last_t, other.now, other.seen = (
-            self.crowd,
+        other.members, other.last_t, other.now, other.seen = (
+            self.members,
             self.last_t,
             self.now,
             dict(self.seen),
@@ -147,13 +147,13 @@ class Witness:
     def __init__(self, world: World, server: Server, longest_lease: float) -> None:
         self.broken: list[Broken] = []
         self.acted: list[Acted] = []
-        self.actual: dict[tuple[Who, str], int] = {}  # what was settled for, by unit
+        self.actual: dict[tuple[Who, str], int] = {}  # the settled amounts, by unit
         self.calm_after: Callable[[float], float] = lambda seconds: (
             inf
         )  # microseconds: for how long it would have to be calm
         self.losses: list[int] = []  # the numbers of the commits before which state was lost
         self.commits = 0
-        self._talks: set[tuple[bytes, str]] = set()  # a link about a name
+        self._talks: set[tuple[bytes, str]] = set()  # a client about a name
         self._world = world
         self._server = server
         self._lease = longest_lease
@@ -161,72 +161,72 @@ class Witness:
         self._fences: dict[bytes, int] = defaultdict(int)
         self._programs: dict[bytes, set[str]] = defaultdict(set)
         self._gave_up: dict[Who, int] = {}  # when a caller did that the store knew of
-        self._left: set[Who] = set()  # who did at all
+        self._left: set[Who] = set()  # all that did
         self._replies: set[bytes] = (
             set()
-        )  # all of them: who hears one again has sent its call again
-        self._letters: list[
+        )  # all of them: a session that gets one again has repeated its call
+        self._notifications: list[
             tuple[str, str, int]
-        ] = []  # announced by the call that is being run: session, letters, now
-        self._ever: dict[tuple[Who, int], Granted] = {}  # whatever was lost since
-        self.latest = 0  # what the server's clock has said at most
+        ] = []  # notified by the call that is being run: session, notifications, now
+        self._ever: dict[tuple[Who, int], Granted] = {}  # all that was lost since
+        self.latest = 0  # the latest time of the server's clock
         self._disturbed = -1  # when state was lost last, or the server's clock stepped forward
         self._stood_still = (
-            0  # for how long its time did at most, because its clock had stepped back
+            0  # for how long its time stood still at most, because its clock had stepped back
         )
         self._permits: dict[str, Belief] = {}
-        self.inherited = 0  # permits that went from one client to another
-        self._limits: dict[bytes, bytes] = {}  # what the store holds each name to
-        self._changed: dict[bytes, int] = defaultdict(int)  # and when that was changed
+        self.taken_over = 0  # permits that went from one client to another
+        self._limits: dict[bytes, bytes] = {}  # the limits of each name in the store
+        self._changed: dict[bytes, int] = defaultdict(int)  # and when they changed
 
     def blame(self, invariant: str, story: str) -> None:
         self.broken.append(Broken(invariant, story, self._world.now))
 
-    # What excuses ---------------------------------------------------------------------------------
+    # Excuses --------------------------------------------------------------------------------------
 
     def copy(self) -> dict[bytes, Name]:
         return {key: name.copy() for key, name in self._names.items()}
 
     def lost_state(self, copy: dict[bytes, Name] | None) -> None:
-        """The server has started again with what it knew when the copy was made."""
+        """The server has started again with its state at the copy."""
         self.losses.append(self.commits)
         self._disturbed = self._world.now
         self._names = defaultdict(Name, {key: name.copy() for key, name in (copy or {}).items()})
         for name in self._names.values():
             name.last_t = name.now = 0
-            name.doubtful = {*name.asked, *map(who_of, name.crowd.waiters)}
+            name.doubtful = {*name.asked, *map(who_of, name.members.waiters)}
         if self._server.look().microseconds() < self.latest:
             self._fences.clear()
 
     def went_back(self, key: bytes, copy: Name | None) -> None:
-        """The state of one name is again what it was when the copy was made."""
+        """The state of one name is again as it was at the copy."""
         self.losses.append(self.commits)
         self._disturbed = self._world.now
         self._names[key] = name = copy.copy() if copy else Name()
         name.last_t = name.now = 0
-        name.doubtful = {*name.asked, *map(who_of, name.crowd.waiters)}
-        name.crowd = crowd_of(self._server, key + b":who")
+        name.doubtful = {*name.asked, *map(who_of, name.members.waiters)}
+        name.members = members_of(self._server, key + b":who")
 
     def unclaimed(self, key: bytes) -> Iterator[tuple[str, int]]:
-        """Those that hold a name, until when, whose callers do not: they have given back, or were
-        never granted that.
+        """The holders of a name, with the ends of their leases, whose callers hold nothing: they
+        have released, or were never granted.
         """
-        for holder, end in crowd_of(self._server, key + b":who").holders.items():
+        for holder, end in members_of(self._server, key + b":who").holders.items():
             belief = self._permits.get(holder)
             permit = belief.permit() if belief else None
             if not (permit and permit.held):
                 yield holder, end
 
     def lost_key(self) -> None:
-        """Somebody has deleted one of them: what is known of the others is still there."""
+        """An operator has deleted one key: the others are still there."""
         keys = list(self._names)
         self.lost_state(None)
         for key in keys:
-            self._names[key].crowd = crowd_of(self._server, key + b":who")
+            self._names[key].members = members_of(self._server, key + b":who")
 
     def stepped(self, forward: int) -> None:
-        """The server's clock, by so much: sessions that have been silent for half a minute by it
-        are forgotten.
+        """The server's clock steps by so much. It forgets sessions that have been silent for half a
+        minute by that clock.
         """
         self._disturbed = self._world.now
         if forward > FORGOTTEN:
@@ -234,8 +234,8 @@ class Witness:
                 name.granted, name.replies, name.ended, name.sessions = {}, {}, set(), set()
 
     def stepped_back(self, span: int) -> None:
-        """A grant counts from the time of the store, which may be older by so much than its call;
-        and a name whose state was lost before has nothing left to reckon from (S5).
+        """A grant counts from the time of the store, which may be older by so much than its call. A
+        name whose state was lost before has no time left to count from (S5).
         """
         self._stood_still += span
         there = self._server.keys.names()
@@ -246,8 +246,8 @@ class Witness:
     # At the store ---------------------------------------------------------------------------------
 
     def published(self, channel: bytes, message: bytes) -> None:
-        _, session, now, _, *letters = message.decode().split(" ")
-        self._letters.append((session, " ".join(letters), int(now)))
+        _, session, now, _, *notifications = message.decode().split(" ")
+        self._notifications.append((session, " ".join(notifications), int(now)))
 
     def _count(self, call: Call) -> None:
         self.commits += 1
@@ -257,16 +257,18 @@ class Witness:
             self.blame("S9", f"there were more than {most} calls: somebody asks without end")
 
     def ran(self, call: Call) -> None:
-        """A call was run: what it has granted, and whom it has let go."""
+        """A call was run: check its grants, and the callers that it has removed."""
         self._count(call)
-        letters, self._letters = self._letters, []
+        notifications, self._notifications = self._notifications, []
         self.latest = max(self.latest, self._server.keys.microseconds())
         key, name = call.keys[0], self._names[call.keys[0]]
-        before, after = name.crowd, crowd_of(self._server, call.keys[1])
-        name.crowd = after
+        before, after = name.members, members_of(self._server, call.keys[1])
+        name.members = after
         self._note_limits(key)
         requests = list(requests_of(call))
-        granted = self._read(name, call, requests, letters) if isinstance(call.reply, bytes) else []
+        granted = (
+            self._read(name, call, requests, notifications) if isinstance(call.reply, bytes) else []
+        )
         self._check_fences(key, granted)
         back = [rejoined(words) for verb, words in requests if verb == "rejoin"]
         if granted or back or before is not after:
@@ -276,9 +278,13 @@ class Witness:
         self._check_lifetime(call)
 
     def _read(
-        self, name: Name, call: Call, requests: list[Request], letters: list[tuple[str, str, int]]
+        self,
+        name: Name,
+        call: Call,
+        requests: list[Request],
+        notifications: list[tuple[str, str, int]],
     ) -> list[tuple[Who, Granted]]:
-        """What is new in the reply to a call."""
+        """The new grants in the reply to a call."""
         program, session, number = call.args[:3]
         words = call.reply.decode().split(" ")
         if words[:2] != [session, number]:
@@ -302,7 +308,7 @@ class Witness:
         self._note_requests(name, session, requests)
         own, _, mail = " ".join(words[6:]).partition("|")
         found = dict(self._answered(call, requests, own.split(), now))
-        for whose, text, at in [(session, mail, now), *letters]:
+        for whose, text, at in [(session, mail, now), *notifications]:
             for caller, t, fence, _ in read_outbox(text.split(), at).grants:
                 if t >= 0:
                     found.setdefault((whose, caller), (t, fence))
@@ -326,7 +332,7 @@ class Witness:
             elif verb == "reset":
                 self.losses.append(
                     self.commits - 1
-                )  # as if what was counted had been lost before this call
+                )  # as if the counts had been lost before this call
             elif verb == "rejoin":
                 name.granted.pop((words[0], int(words[1])), None)
                 name.held_back[rejoined(words)] = int(words[3])
@@ -340,7 +346,7 @@ class Witness:
     def _answered(
         self, call: Call, requests: list[Request], words: list[str], now: int
     ) -> Iterator[tuple[Who, tuple[int, int]]]:
-        """Who was granted what at once."""
+        """The callers that were granted at once."""
         session = call.args[1]
         asked = [
             ((session, int(words[0]) + index), int(words[3]))
@@ -363,7 +369,7 @@ class Witness:
             known = name.granted.get(who)
             ever = self._ever.get((who, fence))
             if ever is not None and ever.t == t:
-                continue  # mail that was kept
+                continue  # notifications that were kept
             if known is not None:
                 self.blame("S3", f"{who} was granted twice: {known}, then t={t} fence={fence}")
             elif who in name.ended:
@@ -397,13 +403,13 @@ class Witness:
     def _check_order(
         self,
         name: Name,
-        before: Crowd,
-        after: Crowd,
+        before: Members,
+        after: Members,
         granted: list[tuple[Who, Granted]],
         back: list[str],
     ) -> None:
-        """S6: whoever is granted has nobody before it who still waits; whoever comes is behind all
-        others. But who comes `back`, since its moment was in a pause, is before all who were
+        """S6: no live waiter stands before a granted caller, and a new caller is behind all others.
+        But a caller that comes `back`, because its moment was in a pause, is before all that were
         granted nothing.
         """
         stay = set(after.waiters)
@@ -438,8 +444,8 @@ class Witness:
                 f"{fences}",
             )
 
-    def _check_capacity(self, call: Call, name: Name, before: Crowd, after: Crowd) -> None:
-        """S1: nobody new holds anything while more is held than may be."""
+    def _check_capacity(self, call: Call, name: Name, before: Members, after: Members) -> None:
+        """S1: no new caller holds a permit while more is held than the limits allow."""
         new = after.holders.keys() - before.holders.keys()
         if not new:
             return
@@ -454,8 +460,8 @@ class Witness:
                     "S1", f"{held} of {rule.capacity} are held of {program}: {after.holders}"
                 )
 
-    def _check_vanished(self, before: Crowd, after: Crowd) -> None:
-        """S2: the store lets nobody go who believes to hold."""
+    def _check_vanished(self, before: Members, after: Members) -> None:
+        """S2: the store removes no holder that still relies on its permit."""
         for holder in before.holders.keys() - after.holders.keys():
             belief = self._permits.get(holder)
             permit = belief.permit() if belief else None
@@ -481,17 +487,18 @@ class Witness:
         name = self._names.get(its)
         idle = key.endswith(b":log") and b"window " not in self._limits.get(
             its, b""
-        )  # it was begun where a slot goes, in case
+        )  # it was begun at the target of a slot, in case
         if name is not None and not idle:
             t = self._server.keys.microseconds()
-            live = [holder for holder, end in name.crowd.holders.items() if end > t]
+            live = [holder for holder, end in name.members.holders.items() if end > t]
             if live:
                 self.blame("S8", f"{key!r} was forgotten with {live}")
 
     def gives_up(self, key: bytes, who: Who) -> None:
-        """A caller does.
+        """A caller gives up.
 
-        Of one whose call was refused the store may hear later, from a network that repeats it.
+        The store may receive the refused call of such a caller later, from a network that repeats
+        it.
         """
         self._left.add(who)
         if who in self._names[key].asked:
@@ -500,7 +507,7 @@ class Witness:
     # At the clients -------------------------------------------------------------------------------
 
     def got(self, name: str, key: str, permit: Permit, loop: ProcessLoop) -> None:
-        """A client acts on its permit now."""
+        """A client uses its permit now."""
         who = who_of(key)
         grant = self._ever.get((who, permit.fence))
         if grant is None:
@@ -510,7 +517,7 @@ class Witness:
             self.blame("TL1", f"{key} acts {grant.due - self._world.now} us before its moment")
         self.acted.append(Acted(name, who, grant, asked_of(key)))
         if permit.held:
-            home = permit.home  # a thread asks in no time
+            home = permit.home  # a thread needs no time for a call
             asked_at = (
                 home.machine.last_reply.asked_at if isinstance(home, LoopSession) else loop.time()
             )
@@ -519,17 +526,18 @@ class Witness:
             )
             self._check_belief(name, key, permit, belief)
 
-    def inherits(self, name: str, who: Who, permit: Permit, waited: int) -> None:
-        """A client leaves its permit to another one of the same process. The store will hear of
-        that as of one who has given up.
+    def take_over(self, name: str, who: Who, permit: Permit, waited: int) -> None:
+        """A client hands its permit over to another one of the same process. The store treats the
+        former one later as a caller that has given up.
 
-        S1: no more is held than the limits allow, unless they were changed just now. S6: the heir
-        has a place, and nobody stands before it but who has given up. S2: what it gets is held.
+        S1: no more is held than the limits allow, unless they were changed just now. S6: the next
+        waiter has a place, and only callers that have given up stand before it. S2: its permit is
+        held.
         """
-        self.inherited += 1
+        self.taken_over += 1
         key = f"headgate:{{{name}}}".encode()
-        crowd = crowd_of(self._server, key + b":who")
-        waiters = [who_of(caller) for caller in crowd.waiters]
+        members = members_of(self._server, key + b":who")
+        waiters = [who_of(caller) for caller in members.waiters]
         before = (
             [other for other in waiters[: waiters.index(who)] if other not in self._left]
             if who in waiters
@@ -543,32 +551,32 @@ class Witness:
                 "place",
             )
         if self._world.now - self._changed[key] > self.calm_after(0.0):
-            self._check_held(key, crowd)
+            self._check_held(key, members)
         self.gives_up(key, who)
         self._check_belief(name, str(permit.key), permit, self._permits[str(permit.key)])
 
-    def _check_held(self, key: bytes, crowd: Crowd) -> None:
+    def _check_held(self, key: bytes, members: Members) -> None:
         program = self._server.keys.hash_of(key).get(b"limits", b"").decode()
         t = self._server.keys.microseconds()
         for index, rule in enumerate(rules_of(program)):
             held = sum(
                 costs_of(program, asked_of(holder))[index]
-                for holder, end in crowd.holders.items()
+                for holder, end in members.holders.items()
                 if end > t
             )
             if rule.holds and held > rule.capacity:
                 self.blame(
                     "S1",
                     f"{held} of {rule.capacity} are held of {program}, and one is handed over: "
-                    f"{crowd.holders}",
+                    f"{members.holders}",
                 )
 
     def _check_belief(self, name: str, key: str, permit: Permit, belief: Belief) -> None:
-        """S2: what is believed is held, for at least as long."""
+        """S2: a permit that a client relies on is held, for at least as long."""
         if not self._believes(permit, belief.loop) or self._excused(permit, belief):
             return
-        crowd = crowd_of(self._server, f"headgate:{{{name}}}:who".encode())
-        end = crowd.holders.get(key)
+        members = members_of(self._server, f"headgate:{{{name}}}:who".encode())
+        end = members.holders.get(key)
         left = (permit.believed - belief.loop.time()) * SECOND
         if end is None or end - self._server.look().microseconds() < left - 2:
             self.blame("S2", f"{key} believes to hold for {left} us; the store has {end}")
@@ -591,8 +599,8 @@ class Witness:
     # Afterwards -----------------------------------------------------------------------------------
 
     def check_rates(self) -> None:
-        """T1: in no interval was more acted on than a rate or a window allows; once more of all of
-        it where state was lost.
+        """T1: in no interval more was used than a rate or a window allows. Lost state allows all of
+        it once more.
         """
         by_name: dict[str, list[Acted]] = defaultdict(list)
         for acted in self.acted:
@@ -690,26 +698,26 @@ class Witness:
                 return
 
 
-# What the store and the script write --------------------------------------------------------------
+# Keys and words of the store and the script -------------------------------------------------------
 
 
-def crowd_of(server: Server, key: bytes) -> Crowd:
-    """The same one until it changes."""
+def members_of(server: Server, key: bytes) -> Members:
+    """The same object until the key changes."""
     its = server.keys.set_of(key)
     if its is None:
-        return NOBODY
+        return NO_MEMBERS
     if its.read is None:
-        its.read = crowd_in(its)
+        its.read = members_in(its)
     return its.read
 
 
-def crowd_in(its: SortedSet) -> Crowd:
+def members_in(its: SortedSet) -> Members:
     waiters = [member.decode() for _, member in its.order[its.between(-inf, HOLDERS - 1)]]
     holders = {
         member[1:].decode(): int(score - HOLDERS)
         for score, member in its.order[its.between(HOLDERS, -1)]
     }
-    return Crowd(waiters, holders)
+    return Members(waiters, holders)
 
 
 def requests_of(call: Call) -> Iterator[Request]:

@@ -1,8 +1,8 @@
-"""Two servers of a Cluster, as clients see them: each has its slots, and a slot goes from one to
+"""Two servers of a Cluster, as clients see them: each has its slots, and a slot moves from one to
 the other, key by key.
 
-Here lives who has which key, and what the other one says to who asks for it there (MOVED, ASK,
-TRYAGAIN), as Redis 7 does. The keys of both lie in one place, the server's: a key is nowhere twice.
+This module knows which server has which key, and the answers to other calls (MOVED, ASK, TRYAGAIN),
+as Redis 7 gives them. The keys of both are in one place, the server's: no key is there twice.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ HALF = REDIS_CLUSTER_HASH_SLOTS // 2
 
 
 class Slots:
-    """Which of the two has what; `there` tells which keys there are at all."""
+    """The slots of the two servers; `there` returns all keys that exist."""
 
     def __init__(self, there: Callable[[], Collection[bytes]]) -> None:
         self._there = there
-        self._owners: dict[int, int] = {}  # by slot, where it has ever moved
-        self._targets: dict[int, int] = {}  # of slots on their way
+        self._owners: dict[int, int] = {}  # by slot, if it has ever moved
+        self._targets: dict[int, int] = {}  # of slots that move
         self._gone: set[bytes] = set()  # keys of these that have arrived
 
     def owner(self, slot: int) -> int:
@@ -33,26 +33,26 @@ class Slots:
     # Moving ---------------------------------------------------------------------------------------
 
     def begin(self, slot: int) -> bool:
-        """Whether it was at rest, and sets out to the other one now."""
+        """Begin to move the slot to the other server. Return whether it was at rest."""
         if slot in self._targets:
             return False
         self._targets[slot] = PORTS[1 - PORTS.index(self.owner(slot))]
         return True
 
     def move(self, key: bytes) -> None:
-        """One key of a slot on its way."""
+        """Move one key of a slot that moves."""
         if key_slot(key) in self._targets and key in self._there():
             self._gone.add(key)
 
     def end(self, slot: int) -> None:
-        """All of it has arrived."""
+        """All of the slot has arrived."""
         self._owners[slot] = self._targets.pop(slot)
         self._gone = {key for key in self._gone if key_slot(key) != slot}
 
     # Asking ---------------------------------------------------------------------------------------
 
-    def let_in(self, port: int, keys: list[bytes], asking: bool) -> None:
-        """Raises what the server at `port` says to a call for `keys` that it does not take."""
+    def check_slot(self, port: int, keys: list[bytes], asking: bool) -> None:
+        """Raise the answer of the server at `port` to a call for `keys` that it does not take."""
         slot = key_slot(keys[0])
         owner, target = self.owner(slot), self._targets.get(slot)
         self._gone &= set(self._there())
@@ -72,19 +72,19 @@ class Slots:
             raise Failure(f"MOVED {slot} :{owner}")
 
     def made(self, port: int, keys: list[bytes]) -> None:
-        """What a call has made at the server to which its slot goes is there."""
+        """The keys that a call has made at the target of its slot are there."""
         if port == self._targets.get(key_slot(keys[0])):
             self._gone |= set(keys) & set(self._there())
 
     def keep(self, port: int, channel: bytes) -> None:
-        """Raises what the server at `port` says to who subscribes to a sharded channel of a slot
+        """Raise the answer of the server at `port` to a subscription to a sharded channel of a slot
         that it does not own.
         """
         if port != self.owner(slot := key_slot(channel)):
             raise Failure(f"MOVED {slot} :{self.owner(slot)}")
 
-    def told(self) -> list[Any]:
-        """CLUSTER SLOTS; who names no host means the one under which it was asked."""
+    def slots_reply(self) -> list[Any]:
+        """CLUSTER SLOTS. A server without a host is the one that the client has asked."""
         begins = {0, HALF, *self._owners, *(slot + 1 for slot in self._owners)} - {
             REDIS_CLUSTER_HASH_SLOTS
         }

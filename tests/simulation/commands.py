@@ -1,7 +1,7 @@
-"""What a Redis server keeps, and the commands on it that the scripts call.
+"""The keys of a Redis server, and the commands on them that the scripts call.
 
-Here lives their exact meaning (test_commands.py compares it with a real server), on a clock that
-somebody else moves. Who is connected, and what a script is, is the server's to know.
+This module has their exact meaning (test_commands.py compares it with a real server), on a clock
+that its caller moves. The server knows the connections and the scripts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Reply = Any  # None, int, bytes, a list of these, or a Simple
 
 
 class Failure(Exception):
-    """What a server says instead of an answer, with the word it begins with."""
+    """An error of a server, with the word it begins with."""
 
 
 class Simple(str):
@@ -37,10 +37,10 @@ class SortedSet:
     def __init__(self) -> None:
         self.scores: dict[bytes, float] = {}
         self.order: list[tuple[float, bytes]] = []
-        self.read: Any = None  # what somebody has read out of it, until it changes
+        self.read: Any = None  # a value that was read out of it, until it changes
 
     def put(self, member: bytes, score: float) -> bool:
-        """Whether it is new."""
+        """Add a member, and return whether it is new."""
         self.read = None
         known = self.scores.get(member)
         if known is not None:
@@ -50,7 +50,7 @@ class SortedSet:
         return known is None
 
     def drop(self, member: bytes) -> bool:
-        """Whether it was there."""
+        """Remove a member, and return whether it was there."""
         self.read = None
         known = self.scores.pop(member, None)
         if known is not None:
@@ -73,7 +73,7 @@ class Keyspace:
         self.microseconds = microseconds
         self.expired: Callable[[bytes, Any], None] = lambda key, value: (
             None
-        )  # hears what is about to be forgotten
+        )  # called with each key that expires
         self._values: dict[bytes, dict[bytes, bytes] | SortedSet] = {}
         self._ends: dict[bytes, int] = {}  # when a key expires, in milliseconds
         self._soonest = math.inf  # no key expires before that
@@ -96,7 +96,7 @@ class Keyspace:
         return list(self._values)
 
     def endless(self) -> list[bytes]:
-        """The keys that would be there for ever."""
+        """The keys that have no expiry."""
         return (
             [key for key in self._values if key not in self._ends]
             if len(self._ends) < len(self._values)
@@ -104,7 +104,7 @@ class Keyspace:
         )
 
     def expire(self) -> None:
-        """Forget what has expired, whether or not anybody asks for it."""
+        """Forget the keys that have expired, whether or not a command asks for them."""
         if self.microseconds() // 1000 >= self._soonest:
             for key in list(self._values):
                 self._value(key)
@@ -114,7 +114,7 @@ class Keyspace:
         return pickle.dumps((self._values, self._ends))
 
     def restore(self, copy: bytes | None) -> None:
-        """Of None nothing is left."""
+        """From None: without any key."""
         self._values, self._ends = pickle.loads(copy) if copy else ({}, {})
         self._soonest = min(self._ends.values(), default=math.inf)
 
@@ -124,7 +124,7 @@ class Keyspace:
         return pickle.dumps([(key, self._values[key], self._ends.get(key)) for key in there])
 
     def put_back(self, keys: Iterable[bytes], copy: bytes) -> None:
-        """These keys are what they were when they were copied, or gone."""
+        """These keys are as they were when they were copied, or gone."""
         for key in keys:
             self._forget(key)
         for key, value, end in pickle.loads(copy):
@@ -167,7 +167,7 @@ class Keyspace:
         return SortedSet() if value is None else value
 
     def _keep(self, key: bytes, value: Any) -> None:
-        """What is empty is not there."""
+        """A key with an empty value does not exist."""
         if value:
             self._values[key] = value
         else:
@@ -355,7 +355,7 @@ def integer(text: bytes) -> int:
 
 
 def bounds(low: bytes, high: bytes) -> tuple[float, float]:
-    """Of scores; nothing is 0, as C has it."""
+    """Of scores; an empty text is 0, as C has it."""
     return number(low or b"0", NO_RANGE), number(high or b"0", NO_RANGE)
 
 

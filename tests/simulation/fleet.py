@@ -1,9 +1,9 @@
-"""A fleet at work: processes with real limiters, the callers in them, and what befalls them all, as
-a plan says.
+"""A fleet at work: processes with real limiters, the callers in them, and the faults that they
+meet, as a plan says.
 
-Here lives one run from its first step to the rest after it; whether it went well is what the
-witness says, and what is still to be seen when all is quiet. headgate's own clock, chance and
-identities are bent to the world for as long as it runs.
+This module has one run from its first step to the rest after it. The witness and the checks at rest
+decide whether it went well. headgate's own clock, chance and identities are bent to the world for
+as long as it runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.history.events import History
 from tests.history.simulated import Recorder
 from tests.simulation.bent import LIGHTER, bent, replaced
 from tests.simulation.callers import Callers
-from tests.simulation.checks import WAITER, Broken, Witness, crowd_of
+from tests.simulation.checks import WAITER, Broken, Witness, members_of
 from tests.simulation.cluster import PORTS, Slots
 from tests.simulation.forks import forked, permit_with
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
@@ -54,19 +54,20 @@ from tests.simulation.watching import watched
 from tests.stepping import Stepped
 from tests.virtual import BEGINNING
 
-REST = 10 * SECOND  # after which only what needs time is left
-# A call that the server has turned away, its memory full, is run by a copy that was kept on the way
-# (docs/promises.md); and what that waits for is its own until its session has been silent.
+REST = 10 * SECOND  # after which only work that needs time is left
+# The server may turn a call away when its memory is full, and run a copy of it later that the
+# network kept (docs/promises.md). A place that this copy takes in the queue is lost when its
+# session has been silent.
 TURNED_AWAY = LATEST + WAITER + SECOND
 AGES = {
     "old": 40 * SECOND,
     "failover": 2 * SECOND,
 }  # of the copy that a server starts from, at most
-OWN_TASKS = "headgate-"  # what a link does all the time
+OWN_TASKS = "headgate-"  # the tasks that a client always has
 
 
 class Outcome(NamedTuple):
-    """What came of a run."""
+    """The outcome of a run."""
 
     broken: list[Broken]
     simulated: int  # microseconds
@@ -77,14 +78,15 @@ class Outcome(NamedTuple):
 
 
 def run(plan: Plan, replays: bool = True) -> Outcome:
-    """All of `plan`, the same each time.
+    """Run all of `plan`, the same each time.
 
-    `replays`: what nobody noticed meanwhile may be noticed by its history (tests/history).
+    With `replays`, the history of the run (tests/history) may show faults that no other check has
+    noticed.
     """
     with quiet(), replaced(LIGHTER):
         outcome = _run(plan)
         while gc.collect():
-            pass  # who dies may have a last word, and is dead in the next round only
+            pass  # a process that dies may send a last call, and is dead in the next round only
         the_lua().collect()
     if replays and not outcome.broken and (found := judged(outcome.history).broken):
         outcome.broken.append(
@@ -112,14 +114,14 @@ def _run(plan: Plan) -> Outcome:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing is collected but when we say so; and what dead processes drop in the middle of
-    anything complains to nobody.
+    """Garbage is collected only when the run says so. The garbage of dead processes logs no
+    complaint.
 
-    What they drop is dropped: this process' own portal would bring it home, to a server that is not
-    there, and keep it for ever.
+    Its finalizers do nothing: this process's own portal would send their releases to a server that
+    is not there, and keep them for ever.
     """
     collecting, hook = gc.isenabled(), sys.unraisablehook
-    gc.freeze()  # all that was there before need not be looked at
+    gc.freeze()  # all earlier objects need not be looked at
     gc.disable()
     sys.unraisablehook = lambda what: None
     try:
@@ -167,7 +169,9 @@ class Process:
         return cast("RedisStore", store_of(self.limiters[0]))
 
     def fork(self, fleet: Fleet, number: int) -> Process:
-        """A child, which has copies of all there is here, and gives back what is not its own."""
+        """A child, which has copies of all objects here, and releases permits that are not its
+        own.
+        """
         child = Process(fleet, number, f"{fleet.world.now}-child")
         child.limiters = forked(self.store, self.limiters)
         still = ProcessLoop(fleet.world, f"{child.name} copy", fleet.network.connect)  # type: ignore[abstract]  # as above
@@ -216,11 +220,11 @@ class Fleet:
         self.befallen: list[Fault] = []
         self._was_calm = True  # before the last of them
         self._restores = Restores(self)
-        self._refused_until = 0  # callers may be: a slot that moves is waited for
+        self._refused_until = 0  # callers may be: they wait for a slot that moves
         self._copies: dict[Fault, tuple[bytes, Any, Fault]] = {}
 
     def url_of(self, process: str) -> str:
-        """Each process has a store of its own, as it would elsewhere."""
+        """Each process has a store of its own, as on another machine."""
         return (
             f"redis+cluster://{','.join(f'{process}:{port}' for port in PORTS)}"
             if self.plan.cluster
@@ -268,13 +272,13 @@ class Fleet:
         return bool(self.witness.broken)
 
     def end(self) -> None:
-        """Nothing more happens, and nobody is asked.
+        """Nothing more happens, and no process calls any more.
 
-        Whatever still holds the world, like a thread in our clock, holds no fleet.
+        An object that still holds the world, like a thread with its clock, holds no fleet.
         """
         for process in self._everybody:
             process.loop.crash()
-            # Finalizers keep the sockets and links of a store, and with them the loop.
+            # Finalizers keep the sockets and clients of a store, and with them the loop.
             process.loop.forget()
             process.store._clients.clear()
             _by_identity.pop(
@@ -284,7 +288,7 @@ class Fleet:
         self.world.end()
         vars(self).clear()
 
-    # What befalls it ------------------------------------------------------------------------------
+    # Faults ---------------------------------------------------------------------------------------
 
     def _befall(self, fault: Fault) -> None:
         self.note(fault)
@@ -350,7 +354,7 @@ class Fleet:
         self.server.forget_scripts()
 
     def _delete(self, fault: Fault) -> None:
-        """One key, as an operator or eviction does it."""
+        """Delete one key, as an operator or eviction does it."""
         names = self.server.look().names()
         if names:
             key = self.world.chance("delete", fault).choice(names)
@@ -400,7 +404,7 @@ class Fleet:
             process.loop.do(limiter.reset)
 
     def _drain(self, fault: Fault) -> None:
-        """The service knows of others, who have used most of what a rate allows."""
+        """The service knows of other users, which have used most of the budget of a rate."""
         process = self.processes[fault.who]
         if process is not None:
             chance = self.world.chance("drain", fault)
@@ -416,7 +420,7 @@ class Fleet:
             self._everybody.append(process.fork(self, fault.who))
 
     def _move(self, fault: Fault) -> None:
-        """The slot of a name, to the other server of a Cluster: its keys one by one."""
+        """Move the slot of a name to the other server of a Cluster: its keys one by one."""
         slots, chance = self.server.slots, self.world.chance("move", fault)
         key = f"headgate:{{name-{chance.randrange(len(self.plan.limits))}}}".encode()
         if slots is not None and slots.begin(slot := key_slot(key)):
@@ -431,7 +435,7 @@ class Fleet:
         self._lose(fault.span, self._copies.get(fault), False)
 
     def _failover(self, fault: Fault) -> None:
-        """What was written last is not there; what was loaded is."""
+        """The last writes are not there; the loaded scripts are."""
         self._lose(min(fault.span, 3 * SECOND), self._copies.get(fault), True)
 
     def _take_copy(self, fault: Fault) -> None:
@@ -443,8 +447,8 @@ class Fleet:
             self._restores.restore(fault, self._was_calm)
 
     def slow(self) -> int:
-        """Microseconds after which all that is under way has arrived, however slow the
-        network is.
+        """Microseconds after which all that is under way has arrived, however slow the network
+        is.
         """
         weather = self.network.weather
         return 20 * weather.delay + (6 * weather.spike if weather.spikes else 0) + SECOND
@@ -487,14 +491,14 @@ class Fleet:
             self.world.after(ask.cancel[1], lambda: process.loop.do(self._cancel, process, task))
 
     def _cancel(self, process: Process, task: asyncio.Task[Any]) -> None:
-        """L4: who is cancelled returns at once, whatever becomes of the server."""
+        """L4: a cancelled caller returns at once, in any state of the server."""
         if not task.done():
             self.note(f"{process.name}: cancel {task.get_name()}")
             task.cancel()
             self.world.after(2000, lambda: self._returned(process, task, self.world.now))
 
     def _returned(self, process: Process, task: asyncio.Task[Any], cancelled: int) -> None:
-        told = "way='told'" in task.get_name()  # its release is awaited all the same
+        told = "way='told'" in task.get_name()  # such a caller still waits for its release
         if not (task.done() or told) and process.loop.alive and not process.loop.stopped:
             self.witness.blame("L4", f"{task.get_name()} was cancelled, and still runs")
 
@@ -514,7 +518,7 @@ class Fleet:
                 self.world.after(SECOND, self._collect)
 
     def _check_patience(self, process: Process, ask: Ask, began: int) -> None:
-        """Who may wait for so long, and could not be served, knows it in time."""
+        """A caller that may wait for so long, and could not be served, learns it in time."""
         stopped = any(moment >= began - MAX_STOP for moment in process.stopped_at)
         if ask.max_sleep is None or ask.way not in ("block", "hand") or stopped:
             return
@@ -523,8 +527,8 @@ class Fleet:
             self.witness.blame("L4", f"{ask} took {took} s to be refused")
 
     def _check_refusal(self, ask: Ask, outcome: BaseException) -> None:
-        """L5: who has time is not told that there is no server, when there is one. (Where a reply
-        may take 5 s, it may seem so.)
+        """L5: a caller with enough time has no StoreError while there is a server. (If a reply may
+        take 5 s, it may have one.)
         """
         hurries = ask.max_sleep is not None or ask.way == "try"
         slow = self.network.weather.spikes and self.network.weather.spike > SECOND
@@ -536,34 +540,34 @@ class Fleet:
             self.witness.blame("L5", f"{ask} ended, and nothing had happened: {outcome}")
 
     def _calm_after(self, seconds: float) -> float:
-        """For how many microseconds nothing has gone wrong that must be waited for, if that is
-        longer than `seconds`.
+        """The microseconds since the last fault that callers must wait for, if they are more than
+        `seconds`.
         """
         return inf if self.world.now < self._trouble_until + seconds * SECOND else self.slow()
 
-    def permitted(self, line: RedisQueue, permit: Permit) -> None:
+    def permitted(self, redis_queue: RedisQueue, permit: Permit) -> None:
         """A caller has just got it."""
         here = self.world.here
         assert here is not None, "an acquire returns in its process"
         self._owner(here).permits.append(ref(permit))
-        self.note(f"{here.name}: got {line.name} fence {permit.fence} as {permit.key}")
-        self.witness.got(line.name, str(permit.key), permit, here)
+        self.note(f"{here.name}: got {redis_queue.name} fence {permit.fence} as {permit.key}")
+        self.witness.got(redis_queue.name, str(permit.key), permit, here)
 
     def _owner(self, loop: ProcessLoop) -> Process:
         return next(process for process in self._everybody if process.loop is loop)
 
-    def handed(self, lane: LoopSession, permit: Permit, heir: Any) -> None:
-        """Who has entered leaves its permit to another one."""
-        assert isinstance(heir, PendingAcquire), "somebody takes it"
-        who = heir.session_id, heir.number
-        self.note(f"{lane.queue.name}: {permit.key} goes to {who}")
-        waited = lane.client.loop.time() - heir.start
-        self.witness.inherits(lane.queue.name, who, permit, int(waited * SECOND))
+    def handed(self, of_loop: LoopSession, permit: Permit, next_waiter: Any) -> None:
+        """A caller that leaves hands its permit to another one."""
+        assert isinstance(next_waiter, PendingAcquire), "somebody takes it"
+        who = next_waiter.session_id, next_waiter.number
+        self.note(f"{of_loop.queue.name}: {permit.key} goes to {who}")
+        waited = of_loop.client.loop.time() - next_waiter.start
+        self.witness.take_over(of_loop.queue.name, who, permit, int(waited * SECOND))
 
     # Rest -----------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """All faults are over, but for what they have left behind."""
+        """All faults are over, but for their consequences."""
         self.note("all faults are over")
         self._collect()
         self.network.weather = CALM
@@ -592,7 +596,7 @@ class Fleet:
         return [task for process in self._living() for task in process.tasks if not task.done()]
 
     def _come_to_rest(self) -> None:
-        """L5: what waits is through in the time that its work takes, and a constant."""
+        """L5: all waiters pass in the time that their work takes, and a constant."""
         bound = self._bound()
         self.world.run(self.world.now + bound, lambda: self._is_broken() or not self._pending())
         if not self._is_broken() and (left := self._pending()):
@@ -617,13 +621,13 @@ class Fleet:
         return max(0, self.witness.latest - self._clock()) / SECOND
 
     def _slowness(self, ask: Ask) -> float:
-        """The seconds after which its rates have what it costs, and what was charged as a debt."""
+        """The seconds until its rates have its cost again, and every charged debt."""
         pace = [limit.per / limit.amount for limit in rates_of(self.plan.limits[ask.name])]
         return 3 * ask.cost * max(pace, default=0.0)
 
     def _look_around(self) -> None:
-        """L6: nobody holds, nobody waits, all capacity can be had, and nothing is left but what a
-        link does all the time.
+        """L6: no caller holds, no caller waits, all capacity is free, and only the standing tasks
+        of a client are left.
         """
         turned_away = any(
             isinstance(step, Fault) and step.kind == "full" for step in self.plan.steps
@@ -649,13 +653,13 @@ class Fleet:
                 self.witness.blame(
                     "L6",
                     f"{task.get_name()}: {task.exception() if task.done() else 'it waits'}; "
-                    f"{self._crowds()}",
+                    f"{self._members()}",
                 )
         self.witness.check_rates()
         self._check_nothing_is_left()
 
     async def _probe(self, prober: Process, index: int, limits: tuple[Limit, ...]) -> None:
-        """Whether all of it can be had at once."""
+        """Whether all of the capacity can be had at once."""
         limiter = prober.limiters[index]
         status = await limiter.astatus()
         used = [limit.used for limit in status.limits if limit.kind == "Concurrency"]
@@ -667,10 +671,11 @@ class Fleet:
         async with limiter:
             await asyncio.sleep(0.001)
 
-    def _crowds(self) -> str:
+    def _members(self) -> str:
         names = range(len(self.plan.limits))
         return "; ".join(
-            str(crowd_of(self.server, f"headgate:{{name-{index}}}:who".encode())) for index in names
+            str(members_of(self.server, f"headgate:{{name-{index}}}:who".encode()))
+            for index in names
         )
 
     def _check_nothing_is_left(self) -> None:

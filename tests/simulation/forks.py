@@ -1,8 +1,8 @@
-"""What a fork leaves in the child: copies of all objects of the parent, before the product hears of
-it and after.
+"""The state that a fork leaves in the child: copies of all objects of the parent, before the
+product learns of the fork and after.
 
-Here lives copying a store with its lines, and permits with what they came from. A child has a loop
-of its own; the parent's is there too, as a copy in which nothing happens any more.
+This module copies a store with its queues, and permits with their homes. A child has a loop of its
+own. The parent's is there too, as a copy in which nothing happens any more.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ def forked(store: RedisStore, limiters: Sequence[Limiter]) -> list[Limiter]:
     child._clients, child._new = (
         dict(store._clients),
         dict(store._new),
-    )  # what the child forgets, the parent still uses
+    )  # the parent still uses the connections that the child forgets
     if store._fast_path is not None:
         child._fast_path = copy(store._fast_path)
-        child._fast_path._connections = {}  # what the child closes stays open
-    lines = {name: line_in(child, line) for name, line in store._queues.items()}
+        child._fast_path._connections = {}  # connections that the child closes stay open
+    queues = {name: queue_in(child, queue) for name, queue in store._queues.items()}
     child._queues, child._kept = (
-        WeakValueDictionary(lines),
-        {name: lines[name] for name in store._kept},
+        WeakValueDictionary(queues),
+        {name: queues[name] for name in store._kept},
     )
     child.forked()
     return [
-        limiter_with(limiter, lines[cast("RedisQueue", limiter._queue).name])
+        limiter_with(limiter, queues[cast("RedisQueue", limiter._queue).name])
         for limiter in limiters
     ]
 
 
-def line_in(store: RedisStore, line: RedisQueue) -> RedisQueue:
-    its = copy(line)
-    its._store, its._inside, its.limits = store, Inside(), copy(line.limits)
-    its.limits._history = deepcopy(line.limits._history)
+def queue_in(store: RedisStore, queue: RedisQueue) -> RedisQueue:
+    its = copy(queue)
+    its._store, its._inside, its.limits = store, Inside(), copy(queue.limits)
+    its.limits._history = deepcopy(queue.limits._history)
     return its
 
 
@@ -69,18 +69,18 @@ def slots_of(kind: type) -> Iterator[str]:
     return chain.from_iterable(getattr(base, "__slots__", ()) for base in kind.__mro__)
 
 
-def limiter_with(limiter: Limiter, line: RedisQueue) -> Limiter:
+def limiter_with(limiter: Limiter, queue: RedisQueue) -> Limiter:
     its = twin(limiter)
-    its._queue = line
+    its._queue = queue
     return its
 
 
-def permit_with(permit: Permit, line: RedisQueue, still: ProcessLoop) -> Permit:
+def permit_with(permit: Permit, queue: RedisQueue, still: ProcessLoop) -> Permit:
     """The copy of a permit, whose home is in a loop that stands still."""
     its = twin(permit)
-    its._queue = line
+    its._queue = queue
     if isinstance(permit.home, LoopSession):
-        its.home = lane = copy(permit.home)
-        lane.client = copy(lane.client)
-        lane.client.loop = still
+        its.home = loop_session = copy(permit.home)
+        loop_session.client = copy(loop_session.client)
+        loop_session.client.loop = still
     return its

@@ -1,8 +1,8 @@
 """Virtual time, and an event loop for each simulated process.
 
-Here lives when anything happens: the world has one list of moments, and each loop is one of those
-who ask to be woken. A loop can be stopped, slow or dead, and knows as little of that as a real
-process does. What comes by network is the network's to know.
+This module decides when anything happens. The world has one list of moments, at which it wakes the
+loops that asked for them. A loop can be stopped, slow or dead, and knows as little of that as a
+real process does. The network brings all bytes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ Act = Callable[[], object]
 
 
 class World:
-    """What happens, in order.
+    """The events, in order.
 
-    What is to happen at one moment happens in the order in which it was asked for.
+    Events of one moment happen in the order in which they were planned.
     """
 
     def __init__(self, seed: str) -> None:
         self.now = 0
         self.seed = seed
-        self.here: ProcessLoop | None = None  # whose turn it is
-        self.nobodys_time = (
-            math.inf
-        )  # by the clock of no process: all that it could be held by has ended
-        self.complaints: list[str] = []  # what a loop's exception handler was told
+        self.here: ProcessLoop | None = None  # the process whose turn it is
+        self.nobodys_time = math.inf  # by the clock of no process: every wait of one has ended
+        self.complaints: list[str] = []  # the complaints that a loop's exception handler received
         self._moments: list[tuple[int, int, Act]] = []
         self._count = 0
         self._pid = 0
@@ -44,7 +42,7 @@ class World:
         return self._pid
 
     def chance(self, *what: object) -> Random:
-        """Chance for one purpose: what happens elsewhere does not change it."""
+        """Chance for one purpose, which events elsewhere do not change."""
         return Random("/".join(map(str, (self.seed, *what))))
 
     def at(self, moment: int, act: Act) -> None:
@@ -55,7 +53,7 @@ class World:
         self.at(self.now + delay, act)
 
     def run(self, until: int, done: Callable[[], bool] = lambda: False) -> None:
-        """Until that moment, or until `done`."""
+        """Run until that moment, or until `done`."""
         moments, pop = self._moments, heapq.heappop
         while moments and moments[0][0] <= until:
             self.now, _, act = pop(moments)
@@ -69,7 +67,7 @@ class World:
 
 
 class Handle:
-    """A call that is to come, as asyncio has it; and when, if that was said."""
+    """A planned call, as asyncio has it; and its moment, if it has one."""
 
     __slots__ = ("_when", "args", "callback", "context", "is_cancelled")
 
@@ -88,7 +86,7 @@ class Handle:
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self.callback, self.args = nothing, ()  # what it would have held is free
+        self.callback, self.args = nothing, ()  # the objects that it would have kept alive are free
 
     def cancelled(self) -> bool:
         return self.is_cancelled
@@ -98,7 +96,7 @@ class Handle:
 
 
 def nothing() -> None:
-    """What a call that was cancelled does."""
+    """The callback of a cancelled call."""
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
@@ -121,14 +119,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._turn_at: int | None = None  # when it is its turn
         self._free_at = 0  # when the turn before is over
 
-    # What a process can suffer --------------------------------------------------------------------
+    # Faults of a process --------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Nothing more happens here, and nobody is told."""
+        """Nothing more happens here, and no other process learns of it."""
         self.alive = False
 
     def forget(self) -> None:
-        """Drop all that would have happened here, and the callers that wait for it."""
+        """Drop all planned calls of this loop, and the callers that wait for them."""
         self._ready.clear()
         self._timers.clear()
 
@@ -140,14 +138,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._plan()
 
     def do(self, act: Callable[..., object], *args: Any) -> None:
-        """From outside: what the network brings, or whoever looks after the process."""
+        """From outside: bytes from the network, or an action of the fleet."""
         if self.alive:
             self.call_soon(act, *args)
 
     # Turns ----------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        """See to it that there is a turn when there is something to do."""
+        """Plan a turn if there is something to do."""
         if self._ready:
             self._turn_by(max(self.world.now, self._free_at))
         elif self._timers:
@@ -176,7 +174,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 self._ready.append(handle)
 
     def _run_ready(self) -> None:
-        """What was ready when the turn began, as any loop does it."""
+        """Run the calls that were ready when the turn began, as any loop does it."""
         former, self.world.here = self.world.here, self
         events._set_running_loop(self)
         try:
@@ -206,7 +204,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             moment += 1
         return moment
 
-    # What asyncio asks of a loop ------------------------------------------------------------------
+    # The methods that asyncio needs ---------------------------------------------------------------
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
         handle = Handle(callback, args, context)

@@ -1,9 +1,9 @@
-"""Lua as a server has it: functions and scripts that were loaded, and what `redis` and `struct` are
-to them.
+"""Lua as a server has it: functions and scripts that were loaded, and the `redis` and `struct` that
+they see.
 
-Here lives the crossing between Lua and Python, and nothing of what a command means. Lua itself is
-there once in a process, and what it has compiled it need not compile again: a server that starts
-anew runs the same text anew, and so has its state anew.
+This module is the border between Lua and Python, and knows no meaning of a command. A process has
+one Lua, which keeps its compiled texts. A server that starts anew runs the same text anew, and so
+has a new state.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ return function(body, keys, args)
 end
 """
 OF_SCRIPT = b"local KEYS, ARGV = ...\n"
-TEXTS = 32  # that are kept compiled: those who take guards out of the Lua make many
+TEXTS = 32  # that are kept compiled: tests that take guards out of the Lua make many
 
 
 class Machine:
-    """What one server has loaded.
+    """The functions and scripts that one server has loaded.
 
-    `within` answers what a script calls, `failed` hears of one that has not come to its end.
+    `within` answers the calls of a script. `failed` is called with the text of a script that has
+    failed.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Lua:
         )
 
     def collect(self) -> None:
-        """Between runs: within one there is not that much."""
+        """Between runs: within one there is not that much garbage."""
         self._collector(b"collect")
         self._collector(b"stop")  # a collection starts it again
 
@@ -163,7 +164,7 @@ def packed(layout: bytes, *values: Any) -> bytes:
     its = layout_of(layout)
     try:
         return its.pack(*values)
-    except error:  # a number that comes as text: Lua takes it for one
+    except error:  # a number that comes as text: Lua accepts it as a number
         return its.pack(
             *(
                 int(each) if code == 66 else float(each)

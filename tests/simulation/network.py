@@ -1,9 +1,9 @@
 """The network between processes and the server: bytes that are late, held, torn, cut off, or
-delivered when nobody expects them.
+delivered unexpectedly.
 
-Here lives what can happen to a connection. Within one connection bytes keep their order, as they do
-in TCP; between connections there is no order. What was sent on a connection that was cut may arrive
-all the same, and a call may arrive twice.
+This module has the faults of a connection. Within one connection bytes keep their order, as they do
+in TCP; between connections there is no order. Bytes on a connection that was cut may still arrive,
+and a call may arrive twice.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tests.simulation.loop import SECOND, ProcessLoop, World
 from tests.simulation.server import Connection, Server
 
 CALLS = (b"FCALL", b"EVALSHA")
-LATEST = 15 * SECOND  # for which the network keeps what it delivers when nobody expects it any more
+LATEST = 15 * SECOND  # for which the network keeps bytes that it delivers late
 
 
 class Weather(NamedTuple):
-    """How the network of one run is."""
+    """The state of the network in one run."""
 
     delay: int  # microseconds that bytes take, mostly
     spikes: float  # chance that they take up to `spike`
     spike: int
     torn: float  # chance that they come in pieces
-    late: float  # chance that what was on its way when a connection was cut arrives later
+    late: float  # chance that bytes in flight on a connection that was cut arrive later
     again: float  # chance that a call is delivered once more, later
 
     def takes(self, chance: Random) -> int:
@@ -45,13 +45,13 @@ class Network:
         self.world = world
         self.server = server
         self.weather = weather
-        self.down = False  # nobody is connected
+        self.down = False  # no process is connected
         self.frozen = (
-            False  # the server is stopped: its system answers for it, and what comes is kept
+            False  # the server is stopped: its system accepts connections, and keeps the bytes
         )
         self.silent: set[int] = set()  # ports of a Cluster at which the same is true of one server
         self.cables: list[Cable] = []
-        self._held: dict[str, bool] = {}  # by process: nothing passes, nor is anything lost
+        self._held: dict[str, bool] = {}  # by process: no bytes pass, and none are lost
         self._made: dict[str, int] = {}
         self._waiting: list[tuple[Cable, bytes]] = []  # for a frozen server
 
@@ -72,7 +72,7 @@ class Network:
         return self._held.get(loop.name, False)
 
     def hold(self, name: str, held: bool) -> None:
-        """Nothing passes between a process and the server, until it does again."""
+        """No bytes pass between a process and the server, until they do again."""
         self._held[name] = held
         for cable in self.cables_of(name):
             cable.up.stir()
@@ -88,8 +88,8 @@ class Network:
             cable.end.received(data)
 
     def deliver_later(self, end: Connection, data: bytes, delay: int) -> None:
-        """On a connection that nobody has any more: whatever is answered is lost, and a server that
-        is killed hears nothing.
+        """Deliver on a connection that no process has any more. The answer is lost, and a server
+        that is killed receives nothing.
         """
 
         def arrive() -> None:
@@ -112,14 +112,16 @@ class Network:
         self._deliver()
 
     def _deliver(self) -> None:
-        """What was kept for a server that goes on."""
+        """Deliver the bytes that were kept for a server that goes on."""
         waiting, self._waiting = self._waiting, []
         for cable, data in waiting:
             if cable in self.cables or not self.down:
                 self.reach_server(cable, data)
 
     def lose_server(self) -> None:
-        """It is killed: all its connections break, and what was on its way to it is lost."""
+        """The server is killed: all its connections break, and bytes on their way to it are
+        lost.
+        """
         self._waiting = []
         for cable in list(self.cables):
             cable.cut(late=False)
@@ -127,7 +129,7 @@ class Network:
 
 
 class Pipe:
-    """One direction of a connection: what is sent arrives in order."""
+    """One direction of a connection: bytes arrive in order."""
 
     def __init__(self, cable: Cable) -> None:
         self._cable = cable
@@ -160,7 +162,7 @@ class Pipe:
             self.stir()
 
     def take(self) -> bytes:
-        """What is on its way, out of it."""
+        """Take out the bytes that are on their way."""
         way, self._way = self._way, []
         return b"".join(data for _, data in way)
 
@@ -212,7 +214,7 @@ class Cable:
         self.network.deliver_later(end, data, self.chance.randrange(1000, LATEST))
 
     def cut(self, late: bool = True) -> None:
-        """Both ends learn of it; what was on its way is lost, or what was sent arrives much
+        """Both ends learn of it. Bytes on their way are lost, or those that were sent arrive much
         later.
         """
         if not self.open:
@@ -234,7 +236,7 @@ class Cable:
         self.end.closed()
 
     def leave(self, at_once: bool) -> None:
-        """The client hangs up: what it has sent still arrives, unless it aborts."""
+        """The client hangs up: its bytes still arrive, unless it aborts."""
         if self.open:
             data = self.up.take()
             self.open = False
@@ -274,7 +276,7 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return (
             self._closing or self._cable.loop.is_closed()
-        )  # what a dead process had open, its system has closed
+        )  # the connections of a dead process are closed by its system
 
     def close(self) -> None:
         self._hang_up(at_once=False)
@@ -295,7 +297,7 @@ class Transport(asyncio.Transport):
         return cast(asyncio.BaseProtocol, self._protocol)
 
     def pause_reading(self) -> None:
-        """Nobody sends that much here."""
+        """No client sends that much here."""
 
     def resume_reading(self) -> None:
         """As above."""

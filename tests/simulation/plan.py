@@ -1,7 +1,7 @@
-"""What is going to happen in one run, written down before it begins: by a seed.
+"""The events of one run, written down before it begins: by a seed.
 
-Here live the choices: who there is, which limits, how the network is, what each caller does and
-which faults come when. A run that follows a shorter list of steps is as good a run, so a failing
+This module makes the choices: the processes, the limits, the network, the acts of each caller and
+the moments of the faults. A run that follows a shorter list of steps is as good a run, so a failing
 one can be shrunk.
 """
 
@@ -17,7 +17,7 @@ from tests.simulation.loop import SECOND
 from tests.simulation.network import Weather
 
 WAYS = ("enter", "enter", "block", "block", "block", "hand", "told", "try", "try", "status", "drop")
-ENTERING = ("enter",) * 8 + ("block", "told", "drop")  # as many: permits go from hand to hand
+ENTERING = ("enter",) * 8 + ("block", "told", "drop")  # as many: local hand-offs
 FAULTS = (
     *("crash", "stop", "cut", "hold"),  # of a process
     *(
@@ -34,10 +34,10 @@ FAULTS = (
     ),  # of the server
     "update",
 )
-# A process says these of the service. They are drawn apart from the others, so that seeds stay
-# what they were.
+# Calls of a process about the service. They are drawn apart from the others, so that seeds stay the
+# same.
 SAID = ("pause", "drain")
-ENDS = {"pause": "resume", "drain": "reset"}  # what undoes them: drawn apart, too
+ENDS = {"pause": "resume", "drain": "reset"}  # the calls that undo them: drawn apart, too
 OPEN: tuple[
     str, ...
 ] = ()  # kinds of faults that CI leaves out, while a defect that they show stands open
@@ -58,13 +58,11 @@ class Ask(NamedTuple):
     cancel: tuple[str, int] | None = (
         None  # in which way, at which suspension; or "after", so many microseconds
     )
-    actual: int | None = None  # what it says that it took
+    actual: int | None = None  # the amount that it settles for
 
 
 class Fault(NamedTuple):
-    """Something that happens to process `who`, or to the server: for `span` microseconds, or by so
-    much.
-    """
+    """A fault of process `who`, or of the server: for `span` microseconds, or by so much."""
 
     at: int
     kind: str
@@ -84,7 +82,7 @@ class Plan(NamedTuple):
     waiters: int | None  # max_waiters of them all
     weather: Weather
     functions: bool  # whether the server has them
-    deaf: float  # chance that an announcement is lost
+    deaf: float  # chance that a notification is lost
     length: int  # microseconds after which all faults are over
     steps: tuple[Step, ...]
     cluster: bool = False  # whether the names are at two servers of one
@@ -183,7 +181,7 @@ def some_limits(chance: Random) -> tuple[Limit, ...]:
 
 
 def rarer(limits: tuple[Limit, ...], chance: Random) -> tuple[Limit, ...]:
-    """Mostly these; or others, of which there are more kinds at once."""
+    """Mostly these; or others, with more kinds at once."""
     if chance.random() > 0.25:
         return limits
     slots = Concurrency(chance.choice((1, 3)), lease=chance.choice((1.0, 5.0)))
@@ -229,12 +227,12 @@ def another(limit: Limit, chance: Random) -> Limit:
 
 
 def rates_of(limits: tuple[Limit, ...]) -> list[Rate | Window | Quota]:
-    """Those that count over time."""
+    """The limits that count over time."""
     return [limit for limit in limits if not isinstance(limit, Concurrency)]
 
 
 def unit_of(limits: tuple[Limit, ...]) -> tuple[str, int]:
-    """What costs are told in, and the most that can be asked for."""
+    """The unit of the costs, and the highest possible cost."""
     for unit in ("tokens", "mb"):
         for limit in limits:
             if limit.unit == unit:
@@ -294,9 +292,9 @@ def some_fault(
 
 
 def some_words(chance: Random, processes: int, length: int) -> list[Fault]:
-    """What services say to those who have asked too much: all shall wait, or there is less left
-    than they think. Mostly after many have come together, and often: one pause in many meets
-    somebody who sleeps for a moment in it.
+    """The words of services to a client that has asked too much: all shall wait, or less is left
+    than they know. Mostly they come after many acquires, and often: one pause in many hits a caller
+    that sleeps until its reservation.
     """
     kinds = [kind for kind in SAID if chance.random() < 0.25]
     many = {"pause": chance.randrange(1, 40), "drain": chance.randrange(1, 4)}
@@ -309,8 +307,8 @@ def some_words(chance: Random, processes: int, length: int) -> list[Fault]:
 
 
 def some_ends(chance: Random, befalls: list[Fault]) -> list[Fault]:
-    """In some runs pauses end early, and what a service has said to be spent is not: while that is
-    still news, or later.
+    """In some runs pauses end early, and budgets that a service has reported spent are reset: soon
+    after that, or later.
     """
     if chance.random() > 0.2:
         return []
@@ -322,7 +320,7 @@ def some_ends(chance: Random, befalls: list[Fault]) -> list[Fault]:
 
 
 def some_moves(chance: Random, length: int) -> list[Fault] | None:
-    """Slots that go from one server of a Cluster to the other; None: there is no Cluster."""
+    """Slots that move from one server of a Cluster to the other; None: there is no Cluster."""
     if chance.random() > 0.15:
         return None
     moments = [chance.randrange(length) for _ in range(chance.randrange(8))]
@@ -330,7 +328,7 @@ def some_moves(chance: Random, length: int) -> list[Fault] | None:
 
 
 def some_silences(chance: Random, names: int, length: int) -> list[Fault]:
-    """One server of a Cluster stands still: that which keeps name `who`."""
+    """One server of a Cluster stands still: the one that keeps name `who`."""
     if chance.random() > 0.3:
         return []
     spans = [int(10 ** chance.uniform(4, 7.2)) for _ in range(chance.randrange(1, 4))]

@@ -1,5 +1,4 @@
-"""The state of a name that goes back while a fleet runs, and the check that nothing of it stays
-held.
+"""The state of a name that goes back while a fleet runs, and the check that none of it stays held.
 
 The state goes back as after a RESTORE of an older DUMP, or at a new primary that lacks the last
 writes. Then all connections break.
@@ -19,7 +18,7 @@ Held = tuple[str, int]  # a caller and the end of its lease
 
 
 def keys_of(index: int) -> tuple[bytes, list[bytes]]:
-    """The key by which a name is known, and all of its keys."""
+    """The main key of a name, and all of its keys."""
     key = f"headgate:{{name-{index}}}".encode()
     return key, [key + part for part in (b"", b":who", b":log")]
 
@@ -37,7 +36,7 @@ class Restores:
         fleet.recorder.copied(fault)
 
     def restore(self, fault: Fault, was_calm: bool) -> None:
-        """`was_calm`: nothing that came before is under way. Then it must be over soon."""
+        """`was_calm`: no earlier fault is under way. Then it must be over soon."""
         fleet, (key, keys) = self._fleet, keys_of(fault.who)
         copy, known = self._copies[fault]
         fleet.recorder.restored(fault, key.decode())
@@ -55,7 +54,7 @@ class Restores:
         """
         fleet = self._fleet
         if len(fleet.befallen) > befallen:
-            return  # something else has happened since
+            return  # another fault has happened since
         links = fleet.living_links()
         held = frozenset(
             each for each in fleet.witness.unclaimed(key) if each[0].partition(".")[0] in links

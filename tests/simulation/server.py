@@ -1,8 +1,8 @@
 """A Redis server in this process: headgate's real Lua, run by Lua itself, beside the keys that it
 works on.
 
-Here lives what a server answers to a command that arrives, and what it forgets when it is started
-again. Bytes come and go by whoever connects; time is told to it.
+This module has the server's answer to a command that arrives, and the state that it loses when it
+starts again. Its connections bring the bytes; its caller moves the time.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ class Call(NamedTuple):
     name: str  # of the function, or the digest of the script
     keys: list[bytes]
     args: tuple[str, ...]
-    reply: Reply  # Failure's text is not told: what a failed call has written stays
-    unheard: tuple[str, ...] = ()  # the links that received no notification of it
+    reply: Reply  # without Failure's text: the writes of a failed call stay
+    unheard: tuple[str, ...] = ()  # the clients that received no notification of it
     run: int = 0  # when the server was first called by the library; 0: a script was run
 
 
 class Server:
-    """One server: `answers` what a connection asks, `start`s again with or without what it kept."""
+    """One server: `answers` the commands of a connection, `start`s again with or without its
+    data.
+    """
 
     def __init__(self, clock: Callable[[], int], functions: bool = True) -> None:
         self._clock = clock
         self._functions = functions
         self._at = (
-            0  # what the clock said when the call that is being run began: it stands still for that
+            0  # the time of the clock when the present call began: it stands still during the call
         )
         self.ran: Callable[[Call], None] = lambda call: None
         self.published: Callable[[bytes, bytes], bool] = lambda channel, message: (
@@ -46,7 +48,7 @@ class Server:
         )  # False: it is lost
         self.failed: Callable[[str], None] = lambda error: (
             None
-        )  # hears of a script that has not come to its end
+        )  # called with the text of a script that has failed
         self.keys = Keyspace(lambda: self._at)
         self.forget_scripts()
         self.full = False  # out of memory
@@ -66,8 +68,8 @@ class Server:
         return self.keys
 
     def start(self, copy: bytes | None, keeps_scripts: bool = False) -> None:
-        """From an old copy, or empty; another machine has what was loaded only if it was copied,
-        too.
+        """From an old copy, or empty. Another machine has the loaded scripts only if they were
+        copied, too.
         """
         self._at = self._clock()
         self.keys.restore(copy)
@@ -128,9 +130,9 @@ class Server:
             return OK
         if name == b"CLUSTER":
             self._ready()
-            return slots.told()
+            return slots.slots_reply()
         asking, connection.asking = connection.asking, False
-        slots.let_in(connection.port, [words[1]], asking)
+        slots.check_slot(connection.port, [words[1]], asking)
         reply = self.keys.call(words)  # a key that is made by itself
         slots.made(connection.port, [words[1]])
         return reply
@@ -156,7 +158,7 @@ class Server:
         count = int(words[2])
         keys, args = words[3 : 3 + count], words[3 + count :]
         if self.slots is not None:
-            self.slots.let_in(connection.port, keys, asking)
+            self.slots.check_slot(connection.port, keys, asking)
         self._unheard = []
         if verb == b"FCALL":
             run = self._runs.setdefault(connection.port, self.keys.microseconds())
@@ -176,7 +178,7 @@ class Server:
         return reply
 
     def _within(self, words: list[bytes]) -> Reply:
-        """What a script calls."""
+        """A command that a script calls."""
         if words[0] == b"PUBLISH":
             return self._publish(b"message", words[1], words[2])
         if words[0] == b"SPUBLISH":
@@ -186,9 +188,7 @@ class Server:
         return self.keys.call(words)
 
     def _publish(self, kind: bytes, channel: bytes, message: bytes) -> int:
-        """To all who are subscribed; in a sharded channel, to those who are subscribed on the
-        server that runs the script.
-        """
+        """To all subscribers; in a sharded channel, to those on the server that runs the script."""
         listeners = self._listeners.get(channel, [])
         if kind == b"smessage":
             listeners = [listener for listener in listeners if listener.port == self._port]
@@ -222,8 +222,8 @@ class Server:
         return self._functions and self.slots is not None
 
     def end_move(self, slot: int) -> None:
-        """The slot has arrived: who is subscribed to its channels where it was loses the
-        subscription, and hears of it.
+        """The slot has arrived: subscribers of its channels at the source lose their subscriptions,
+        and are notified of that.
         """
         assert self.slots is not None, "it is the slot of a Cluster"
         self.slots.end(slot)
@@ -240,18 +240,18 @@ def listener_lost(channel: bytes, listener: Connection, slot: int, slots: Slots)
 
 
 class Connection:
-    """The server's end of one connection: bytes in; what is `send`ed goes out."""
+    """The server's end of one connection: bytes come in, and `send` takes those that go out."""
 
     def __init__(self, server: Server, send: Callable[[bytes], None], port: int = 6379) -> None:
         self.port = port
-        self.asking = False  # the next call may be of a slot that is on its way here
+        self.asking = False  # the next call may be of a slot that is moving here
         self._server = server
         self._send = send
         self._reader = Reader()
         server.connections.append(self)
 
     def received(self, data: bytes) -> None:
-        """What was sent by halves is dropped with its connection."""
+        """Half a command is dropped with its connection."""
         self._reader.feed(data)
         while (words := self._reader.gets()) is not False:
             try:

@@ -1,8 +1,8 @@
-"""From a run that fails to a shorter one that fails alike: what is left of its steps is what it
-takes.
+"""From a run that fails to a shorter one that fails alike: only the steps that the failure needs
+are left.
 
-Here lives leaving out and trying again. Chance elsewhere does not change with what is left out
-(World.chance), so most can go.
+This module leaves steps out and tries again. Chance elsewhere does not depend on the steps that are
+left out (World.chance), so most can go.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from tests.simulation.fleet import Outcome, run
 from tests.simulation.plan import OPEN, Fault, Plan
 
-LONGEST = 150  # runs after which what has been reached will do
+LONGEST = 150  # runs after which the result is short enough
 LAST = 40  # lines of a trace that are shown
 
 
 def shrunk(plan: Plan, outcome: Outcome, most: int = LONGEST) -> tuple[Plan, Outcome]:
-    """The same failure with fewer steps, and what came of that."""
+    """The same failure with fewer steps, and the outcome of that run."""
     size = max(1, len(plan.steps) // 2)
     while True:
         found = _without_some(plan, outcome, size, most)
@@ -43,7 +43,7 @@ def _without_some(
 
 
 def story(plan: Plan, outcome: Outcome) -> str:
-    """What to read when a seed fails."""
+    """The text to read when a seed fails."""
     small, came = shrunk(plan, outcome)
     broken = came.broken[0]
     words = (

@@ -1,4 +1,4 @@
-"""Many seeds: lived by processes of their own, and counted the same way in CI and in a long run."""
+"""Many seeds: run by processes of their own, and counted the same way in CI and in a long run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tally(NamedTuple):
         assert isinstance(other, Tally), "sums are added to sums"
         return Tally._make(ours + theirs for ours, theirs in zip(self, other, strict=True))
 
-    def told(self, seconds: float) -> str:
+    def summary(self, seconds: float) -> str:
         minutes, pace = self.fleet / 60, self.fleet / max(seconds, 1e-9)
         return (
             f"{self.seeds} seeds, {minutes:.0f} minutes of fleets ({self.process / 60:.0f} of "
@@ -54,9 +54,9 @@ class Tally(NamedTuple):
 
 @contextmanager
 def workers(jobs: int) -> Iterator[Pool]:
-    """Processes that live seeds.
+    """Processes that run seeds.
 
-    Where the tests are measured for coverage these are not, and are twice as fast.
+    When the tests are measured for coverage, these are not, and are twice as fast.
     """
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield pool
@@ -64,7 +64,7 @@ def workers(jobs: int) -> Iterator[Pool]:
 
 
 def lived(seed: int, without: Sequence[str] = OPEN) -> tuple[Tally, str]:
-    """What one seed adds, and what is to be told of it."""
+    """The counts of one seed, and the text about its failure."""
     plan = planned(seed, without)
     outcome = run(plan)
     return Tally.of(plan, outcome), story(plan, outcome) if outcome.broken else ""

@@ -1,6 +1,6 @@
-"""The server in memory answers as a real one does: the same commands, by chance, to both.
+"""The server in memory answers like a real one: both get the same commands, by chance.
 
-Without this, what the simulation shows would be shown of a server that nobody has.
+Without this, the results of the simulation would hold for a server that does not exist.
 """
 
 from __future__ import annotations
@@ -107,8 +107,12 @@ def ours(keys: Keyspace, command: list[bytes]) -> Any:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(commands=some.lists(COMMAND, min_size=1, max_size=25))
-def test_commands_mean_what_they_mean(real: redis.Redis, commands: list[list[bytes]]) -> None:
-    """Given the same commands, a real server and ours give the same answers, refusals included."""
+def test_commands_have_the_same_answers_as_on_a_real_server(
+    real: redis.Redis, commands: list[list[bytes]]
+) -> None:
+    """Given the same commands, a real server and the simulated one give the same answers, refusals
+    included.
+    """
     real.delete(*KEYS)
     keys = Keyspace(lambda: 0)
     for command in commands:
@@ -153,15 +157,15 @@ def test_lua_writes_and_packs_as_a_server_does(
 
 
 def asked(command: list[bytes]) -> Any:
-    """What a fresh server of ours answers."""
+    """The answer of a fresh simulated server."""
     server = Server(lambda: 0)
     found = server.answer(Connection(server, lambda reply: None), command)
     return str(found) if isinstance(found, Simple) else found
 
 
-def test_a_key_is_there_until_its_time() -> None:
-    """Given a key that expires, it is gone at its millisecond, and not before: PTTL says so, as a
-    server's does.
+def test_a_key_expires_at_its_time_and_not_before() -> None:
+    """Given a key that expires, then it is gone at its millisecond, and not before. PTTL says so,
+    as a server's does.
     """
     moment = 5_000_500
     keys = Keyspace(lambda: moment)
@@ -179,18 +183,18 @@ def test_a_key_is_there_until_its_time() -> None:
 
 
 @pytest.mark.parametrize("functions", [True, False])
-def test_what_was_not_loaded_is_missing(functions: bool) -> None:
-    """Given a server that knows no script of ours, it says what real ones say (node.py reads that),
-    until it is given one.
+def test_a_script_that_was_not_loaded_is_an_error_as_on_a_real_server(functions: bool) -> None:
+    """Given a server without headgate's scripts, then its error is that of a real server (node.py
+    reads it), until the script is loaded.
     """
     server = Server(lambda: 1_000_000, functions)
     script = library().whole
-    told = {
+    errors = {
         "FCALL": "ERR Function not found" if functions else "ERR unknown command 'FCALL'",
         "EVALSHA": "NOSCRIPT",
     }
     for verb, name in (("FCALL", script.function), ("EVALSHA", script.digest)):
-        with pytest.raises(Failure, match=told[verb]):
+        with pytest.raises(Failure, match=errors[verb]):
             asked_of(server, verb, name, "0")
     if functions:
         its = library().text.partition(b"name=")[2].partition(b"\n")[0]

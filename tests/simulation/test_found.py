@@ -1,8 +1,8 @@
-"""Runs that have broken an invariant once, shrunk to what it took. Each says what was wrong: the
-product, or the simulation.
+"""Runs that have broken an invariant once, shrunk to the necessary steps. Each comment says what
+was wrong: the product, or the simulation.
 
-A seed draws another run as soon as anything is added to what can happen (plan.py); these stay what
-they are.
+A seed draws another run as soon as a new kind of event is added (plan.py); these runs stay the
+same.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ROUGH = Weather(delay=2000, spikes=0.02, spike=400_000, torn=0.1, late=1.0, agai
 SLOW = Weather(delay=40_000, spikes=0.2, spike=400_000, torn=0.5, late=0.5, again=0.02)
 
 FOUND = {
-    # S5. The clock steps back, a copy from before that is started from: until it shows again what
-    # it has shown, nobody can know which fences were given in what was lost. The replay did not
+    # S5. The clock steps back, and the server starts from a copy from before that. Until the clock
+    # is beyond its former time, no check can know the fences of the lost state. The replay did not
     # excuse the moment at which the clock stood still (seed 3290).
-    "a fence comes again in the time that a clock has gone back": Plan(
+    "a fence is given again while a clock has stepped back": Plan(
         3290,
         6,
         ((Concurrency(1, lease=1.0), Rate(10, per=3, capacity=4)),),
@@ -40,9 +40,10 @@ FOUND = {
             Ask(14_983_541, 4, 0, "enter", 3, 2646, max_sleep=2.0),
         ),
     ),
-    # S6. Who gives up before the store has heard of it stands in the queue for a moment, and nobody
-    # need wait behind it: the witness knew only those who gave up later (seed 20172).
-    "a permit goes past one who was cancelled before its call arrived": Plan(
+    # S6. A caller that gives up before its call arrives stands in the queue for a moment, and no
+    # other caller need wait behind it. The witness knew only callers that gave up later (seed
+    # 20172).
+    "a permit passes over a caller that was cancelled before its call arrived": Plan(
         20172,
         2,
         ((Concurrency(6, lease=8.0, unit="mb"),), (Concurrency(1, lease=1.0),)),
@@ -57,10 +58,10 @@ FOUND = {
             Ask(0, 1, 1, "enter", 1, 39_641, max_sleep=0.4),
         ),
     ),
-    # L6. A server whose memory was full has turned a call away, and remembers nothing of it: a copy
-    # that was kept on the way is run when it comes (docs/promises.md). What it was granted ends
-    # with its lease, what it waits for when its session has been silent: the simulation looked
-    # before that (seed 1848).
+    # L6. A server whose memory was full has turned a call away, and remembers nothing of it. The
+    # network delivers a copy of the call later (docs/promises.md). Its grant ends with its lease,
+    # and its place in the queue when its session has been silent: the simulation looked before that
+    # (seed 1848).
     "a call that was turned away comes again when there is room": Plan(
         5,
         2,
@@ -77,10 +78,10 @@ FOUND = {
             Ask(18_562_574, 1, 0, "enter", 1, 107_884),
         ),
     ),
-    # L5. The queue is lost while a clock that has stepped back stands still: it was begun anew in
-    # the moment in which who waits had been heard last, who so went on waiting in a queue that was
-    # gone, for ever (seed 770166).
-    "a queue is lost in the moment in which its waiters were heard": Plan(
+    # L5. The queue was lost while a clock that had stepped back stood still. It was begun anew in
+    # the moment of the waiters' last call. So they went on waiting for ever in a queue that was
+    # gone (seed 770166).
+    "a queue is lost in the moment of its waiters' last call": Plan(
         770_166,
         3,
         ((Concurrency(1, lease=8.0), Window(9, per=1)),),
@@ -97,9 +98,10 @@ FOUND = {
             Fault(16_420_849, "delete", 1, 51_228),
         ),
     ),
-    # S8. A name that is new in a slot on its way has all of its keys made where that goes, the log
-    # too; where no limit is a window nobody writes it, nor misses it when it ends (seed 770405).
-    "a log that nobody needs ends before its name": Plan(
+    # S8. A new name in a slot that moves has all of its keys made at the target, the log too.
+    # Without a window among its limits no call writes the log, nor misses it when it ends (seed
+    # 770405).
+    "a log that no limit needs ends before its name": Plan(
         770_405,
         4,
         ((Concurrency(1, lease=5.0), Quota(2, per=5, anchor=0.3, slack=0.2)),),
@@ -125,7 +127,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("what", FOUND)
-def test_what_was_found_is_mended(what: str) -> None:
+def test_a_run_that_once_broke_an_invariant_breaks_none(what: str) -> None:
     """S5, S6, S8, L5, L6."""
     plan = FOUND[what]
     outcome = run(plan)

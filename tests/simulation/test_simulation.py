@@ -1,5 +1,5 @@
-"""A fleet simulated, seed by seed: whatever befalls it, the invariants hold; and the simulation
-notices when they do not.
+"""A fleet simulated, seed by seed: the invariants hold under all faults, and the simulation notices
+when they do not.
 
 The seeds are fixed, so that a failure is the same everywhere; a longer run is `python -m
 tests.simulation --seeds 0 10000`.
@@ -56,23 +56,25 @@ def crew() -> Iterator[Pool]:
         ),
     ],
 )
-def test_no_invariant_is_broken(part: int, crew: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_seed_breaks_an_invariant(
+    part: int, crew: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
     """S1, S2, S3, S5, S6, S7, S8, S9, T1, T3, T6, TL1, L1, L2, L3, L4, L5, L6: under crashes,
-    stops, cuts, late and doubled messages, a server that freezes, forgets, is full, or steps its
-    clock; when all that is over, all come to an end. F13, F14, F21, F24, F25, F32, F33, F36, F37,
-    F40, F43.
+    stops, cuts, and late and doubled messages. The server freezes, forgets, is full, or steps its
+    clock. When all that is over, all callers come to an end. F13, F14, F21, F24, F25, F32, F33,
+    F36, F37, F40, F43.
     """
     began, total = time.perf_counter(), Tally()
     for tally, story in crew.imap(lived, range(part, SEEDS, PARTS)):
         assert not story, story
         total += tally
     with capsys.disabled():
-        print(f"\n{total.told(time.perf_counter() - began)}")
+        print(f"\n{total.summary(time.perf_counter() - began)}")
 
 
-def test_a_seed_is_one_run() -> None:
-    """The same seed tells the same story, to the microsecond: or a failure could not be looked at
-    twice.
+def test_a_seed_gives_the_same_run_each_time() -> None:
+    """The same seed gives the same run, to the microsecond. Otherwise a failure could not be
+    repeated.
     """
     for seed in (3, 11, CLUSTERS[0]):
         first, second = run(planned(seed)), run(planned(seed))
@@ -83,9 +85,9 @@ def test_a_seed_is_one_run() -> None:
 @pytest.mark.proof("simulates fleets")
 @pytest.mark.parametrize("seed", [0, 3, 114])
 def test_a_run_leaves_nothing_of_its_fleet(seed: int) -> None:
-    """Or ten thousand of them would fill a machine.
+    """Otherwise ten thousand runs would fill a machine.
 
-    And the end of this process would wait for what the callers of simulated processes had to say.
+    And the end of this process would wait for the releases of simulated callers.
     """
     gc.collect()
     before = left_of_fleets()
@@ -97,7 +99,7 @@ def left_of_fleets() -> int:
     return sum(isinstance(each, Server | Client) for each in gc.get_objects())
 
 
-LUA = {  # what is taken out of the Lua: part, text, what is there instead, which invariant breaks
+LUA = {  # a guard that is taken out of the Lua: part, text, replacement, the invariant that breaks
     "a call that comes twice is run twice": (
         "reply_cache",
         "if CALL > last then return",
@@ -110,20 +112,20 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
         "if true then return end",
         "S9",
     ),
-    "the dead are alive": (
+    "dead sessions count as alive": (
         "sessions",
         "if session == SESSION then return",
         "if true then return NEVER end\nif false then return",
         "L3",
     ),
-    "time goes back": ("gate", "gate.t = max(now, gate.t)", "gate.t = now", "T6"),
-    "the queue is passed": (
+    "the store's time goes back": ("gate", "gate.t = max(now, gate.t)", "gate.t = now", "T6"),
+    "a newcomer passes the queue": (
         "gate",
         "local t = queued > 0 and NEVER or Gate.ready",
         "local t = Gate.ready",
         "S6",
     ),
-    "one more is let in": (
+    "one permit too many is granted": (
         "concurrency",
         "rule.used + cost <= rule.capacity",
         "rule.used + cost <= rule.capacity + 1",
@@ -141,15 +143,20 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
         "gate.fence = gate.t",
         "S5",
     ),
-    "mail is not kept": ("outbox", "if #box > 0 then", "if false then", "L5"),
-    "who is silent never lapses": ("main", "if (waits and silent)", "if (false and silent)", "L5"),
-    "a pause holds nobody": (
+    "notifications are not kept": ("outbox", "if #box > 0 then", "if false then", "L5"),
+    "a silent session never expires": (
+        "main",
+        "if (waits and silent)",
+        "if (false and silent)",
+        "L5",
+    ),
+    "a pause holds no caller": (
         "gate",
         "gate.not_before = max(gate.not_before, gate.t + time, gate.reserved + 1)",
         "gate.not_before = gate.not_before",
         "T3",
     ),
-    "who is held back goes behind": (
+    "a caller that a pause holds back goes behind the others": (
         "queue",
         "{ id }, fence - MOST)",
         "{ id }, gate.last_place + 99)",
@@ -161,7 +168,7 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
         "and false",
         "T1",
     ),
-    "a server that has lost the last writes is believed": (
+    "sessions do not notice that a server has lost the last writes": (
         "main",
         " or lost then",
         " then",
@@ -170,11 +177,16 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
     "keys never end": ("expiry", "if extended or created[key] then", "if false then", "S8"),
 }
 PYTHON: dict[str, tuple[Any, str, Any, str]] = {
-    "who gives up stays in the queue": (Traffic, "cancel", lambda traffic, pending: None, "S7"),
-    "a permit goes past others": (
+    "a caller that gives up stays in the queue": (
+        Traffic,
+        "cancel",
+        lambda traffic, pending: None,
+        "S7",
+    ),
+    "a local hand-off passes over other waiters": (
         LocalHandoff,
         "next_waiter",
-        lambda its, permit, now: any_heir(its._traffic),
+        lambda its, permit, now: any_waiter(its._traffic),
         "S6",
     ),
     "a lease is counted from the reply": (
@@ -200,8 +212,8 @@ THREADS = [
 ]
 
 
-def any_heir(traffic: Traffic) -> PendingAcquire | None:
-    """Whoever waits here, wherever in the queue."""
+def any_waiter(traffic: Traffic) -> PendingAcquire | None:
+    """Any waiter of this process, in any place of the queue."""
     on_its_way = traffic.sent.acquires if traffic.sent else []
     return next(
         (
@@ -229,27 +241,29 @@ def change(monkeypatch: pytest.MonkeyPatch, part: str, text: str, instead: str) 
 
 @PROOF
 @pytest.mark.parametrize("fault", LUA)
-def test_it_notices_what_the_lua_lacks(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given Lua without one of its guards, some seed breaks the invariant that it is there for."""
+def test_the_simulation_notices_lua_without_a_guard(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given Lua without one of its guards, then some seed breaks the guard's invariant."""
     part, text, instead, invariant = LUA[fault]
     change(monkeypatch, part, text, instead)
     assert noticed() == invariant
 
 
 @pytest.mark.parametrize("fault", PYTHON)
-def test_it_notices_what_the_clients_lack(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given clients that leave out one of their duties, some seed breaks the invariant that it is
-    there for.
-    """
+def test_the_simulation_notices_clients_without_a_duty(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given clients without one of their duties, then some seed breaks the duty's invariant."""
     duty, method, instead, invariant = PYTHON[fault]
     monkeypatch.setattr(duty, method, instead)
     assert noticed() == invariant
 
 
-def test_it_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
     """S7.
 
-    Given clients that renew no lease, somebody loses a permit though nothing has happened.
+    Given clients that renew no lease, then a caller loses a permit though nothing has happened.
     """
 
     def begin_round(its: LeaseRenewal, now: float) -> list[Operation]:
@@ -260,8 +274,8 @@ def test_it_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -
     assert noticed(QUIET) == "S7"
 
 
-# One holds and six wait; all are served, and then their name's state is that of before; a newcomer
-# asks.
+# One caller holds and six wait. All are served, and then their name's state goes back to before
+# that. A newcomer acquires.
 GONE_BACK = Plan(
     seed=1,
     processes=3,
@@ -278,7 +292,7 @@ GONE_BACK = Plan(
         Ask(5_300_000, 2, 0, "block", 1, 50_000),
     ),
 )
-RECOVERY: dict[str, Any] = {  # what a session does when the state has gone back
+RECOVERY: dict[str, Any] = {  # the duties of a session when the state has gone back
     "doubt": lambda its, now: False,
     "ended": lambda its, session, now: [],
     "last_reply": lambda its, waits, now: (
@@ -288,21 +302,23 @@ RECOVERY: dict[str, Any] = {  # what a session does when the state has gone back
 
 
 def test_a_state_that_goes_back_keeps_no_newcomer_waiting() -> None:
-    """L5, S1, F56: the newcomer is granted at once, and long before the lease ends that
-    came back.
+    """L5, S1, F56: the newcomer is granted at once, and long before the end of the lease that came
+    back.
     """
     outcome = run(GONE_BACK)
 
     assert not outcome.broken, outcome.broken
-    granted = [float(line.split()[0]) for line in outcome.trace if ": got name-0" in line]
+    granted = [float(queue.split()[0]) for queue in outcome.trace if ": got name-0" in queue]
     assert [moment for moment in granted if 5.3 <= moment < 5.5]
 
 
 @pytest.mark.parametrize("duty", RECOVERY)
-def test_it_notices_sessions_that_do_not_say_what_they_hold(
+def test_the_simulation_notices_sessions_that_do_not_report_their_permits(
     duty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F56. Given clients without this duty, what came back stays held though no caller holds it."""
+    """F56. Given clients without this duty, then a permit that came back stays held though no
+    caller holds it.
+    """
     monkeypatch.setattr(Recovery, duty, RECOVERY[duty])
     assert [broken.invariant for broken in run(GONE_BACK, replays=False).broken] == ["L5"]
 
@@ -313,7 +329,7 @@ ONE_SILENT = (
         seed=1,
         processes=2,
         limits=((Concurrency(1),),)
-        * 3,  # the last name is kept by the one server, the first by the other
+        * 3,  # one server keeps the last name, and the other one the first
         waiters=None,
         weather=CALM,
         functions=True,
@@ -331,10 +347,10 @@ ONE_SILENT = (
 
 
 def granted_late() -> list[float]:
-    """When the callers of ONE_SILENT are granted what they ask for beside the silent server."""
+    """The moments at which callers of ONE_SILENT are granted while the other server is silent."""
     outcome = run(ONE_SILENT)
     assert not outcome.broken, outcome.broken
-    granted = [float(line.split()[0]) for line in outcome.trace if ": got name-0" in line]
+    granted = [float(queue.split()[0]) for queue in outcome.trace if ": got name-0" in queue]
     return [moment for moment in granted if 7 <= moment < 30]
 
 
@@ -346,10 +362,13 @@ def test_a_silent_server_delays_no_hand_off_of_the_other_ones_names() -> None:
     assert granted[-1] < 7 + len(TWENTY) * 0.02
 
 
-def test_it_notices_processes_that_subscribe_at_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_notices_processes_that_subscribe_at_one_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """F58.
 
-    Given processes that make one subscription, at the silent server, hand-offs wait for heartbeats.
+    Given processes that make one subscription, at the silent server, then hand-offs wait for
+    heartbeats.
     """
     monkeypatch.setattr(
         topology.Cluster,
@@ -361,25 +380,27 @@ def test_it_notices_processes_that_subscribe_at_one_server(monkeypatch: pytest.M
     assert granted_late()[-1] > 10
 
 
-def test_it_notices_clients_that_do_not_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_notices_clients_that_do_not_wait_for_a_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """F40.
 
-    Given clients that take TRYAGAIN for an answer, some caller is refused though nothing has
+    Given clients that accept TRYAGAIN as an answer, then some caller is refused though nothing has
     happened.
     """
     monkeypatch.setattr(node, "NOT_NOW", ("LOADING", "READONLY"))
     assert noticed(CLUSTERS) == "L5"
 
 
-def test_it_notices_a_child_that_gives_back_what_is_its_parents(
+def test_the_simulation_notices_a_child_that_releases_permits_of_its_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F10.
 
-    Given a fork's child that takes the permits of its memory for its own, a parent believes in what
-    is not held.
+    Given a fork's child that treats the permits in its memory as its own, then a parent relies on a
+    permit that is not held.
     """
-    monkeypatch.setattr(RedisQueue, "_claimed", lambda line, permit: permit.held)
+    monkeypatch.setattr(RedisQueue, "_claimed", lambda queue, permit: permit.held)
     assert noticed(FORKS) == "S2"
 
 
@@ -387,19 +408,19 @@ def test_it_notices_a_child_that_gives_back_what_is_its_parents(
 def test_a_process_that_forks_keeps_its_connections(seed: int) -> None:
     """L6.
 
-    Given a parent that asks again after its fork, then it has no connection more than before.
+    Given a parent that calls again after its fork, then it has no more connections than before.
     """
     assert run(planned(seed)).broken == []
 
 
 @PROOF
-def test_it_notices_a_threads_call_that_comes_after_it_was_given_up(
+def test_the_simulation_notices_a_late_call_that_a_thread_has_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F25.
 
-    Given Lua that does not know what a thread has given up, a late call of one is granted
-    something.
+    Given Lua that does not know the calls that a thread has given up, then a late one of them is
+    granted.
     """
     change(
         monkeypatch,

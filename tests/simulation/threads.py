@@ -1,9 +1,9 @@
-"""Threads of a simulated process: they ask on a connection that blocks, in no time at all, for the
-world stands still meanwhile.
+"""Threads of a simulated process: they call on a connection that blocks, and take no time, because
+the world stands still meanwhile.
 
-Here lives that connection, and what it can suffer: what is sent arrives, or much later, or its
-reply is lost. A thread that would have to wait is sent away: the loop that would wait for it is one
-like any other.
+This module has that connection, and its faults: a call arrives, or arrives much later, or its reply
+is lost. A thread that would have to wait leaves, because the loop that would wait for it is
+simulated, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WouldWait(Exception):
 
 
 def without_loop(act: Callable[[], T]) -> T:
-    """As a thread does it, in which no loop runs."""
+    """Run `act` as in a thread without a running loop."""
     loop = asyncio._get_running_loop()
     events._set_running_loop(None)
     try:
@@ -40,7 +40,7 @@ def without_loop(act: Callable[[], T]) -> T:
 
 
 def threaded(world: World, network: Network) -> list[tuple[Any, str, Any]]:
-    """What threads find in the place of blocking connections, and of the portal."""
+    """The replacements of blocking connections and of the portal for threads."""
 
     def portal() -> SimpleNamespace:
         if world.here is None:
@@ -61,7 +61,7 @@ def threaded(world: World, network: Network) -> list[tuple[Any, str, Any]]:
 
 
 class Blocking:
-    """A connection as the shortcut wants it: connected, it has a socket."""
+    """A connection as the fast path uses it: when it is connected, it has a socket."""
 
     def __init__(self, network: Network, port: int) -> None:
         self._network = network
@@ -87,10 +87,10 @@ class Socket:
         self._chance = network.world.chance(here.name, "thread", network.world.now)
         self._replies: list[bytes] = []
         self._end = Connection(network.server, self._replies.append, port)
-        self._trouble: Exception | None = None  # that the next look for a reply meets
+        self._trouble: Exception | None = None  # that the next look for a reply raises
 
     def settimeout(self, patience: float) -> None:
-        """It is no time until it is out of patience, either."""
+        """No time passes until a reply is overdue, either."""
 
     def sendall(self, data: bytes) -> None:
         calm = self._network.weather.late == 0.0 and self._network.weather.again == 0.0

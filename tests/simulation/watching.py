@@ -1,5 +1,5 @@
-"""How a fleet hears of what its clients do: methods of the product that tell the fleet before they
-act, or after.
+"""The ways in which a fleet learns of its clients' actions: methods of the product that call the
+fleet before they act, or after.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
-    """The witness sees who gets a permit, who leaves one to another, and who gives up."""
+    """The witness sees each caller that gets a permit, hands one over, or gives up."""
     permit_of, found_of, give_up, hand_over = (
         RedisQueue._permit,
         RedisQueue.make_quick_permit,
@@ -28,29 +28,31 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     )
     begin, keys = Session.__init__, WeakKeyDictionary[Traffic, str]()
 
-    def _begin(lane: Session, *args: Any) -> None:
-        begin(lane, *args)
-        keys[lane.traffic] = lane.key
+    def _begin(loop_session: Session, *args: Any) -> None:
+        begin(loop_session, *args)
+        keys[loop_session.traffic] = loop_session.key
 
     def _give_up(traffic: Traffic, pending: PendingAcquire) -> None:
         fleet.witness.gives_up(keys[traffic].encode(), (pending.session_id, pending.number))
         give_up(traffic, pending)
 
-    def _hand_over(lane: LoopSession, permit: Permit) -> bool:
-        heir = lane.machine.handoff.next_waiter(permit, lane.client.loop.time())
-        handed = hand_over(lane, permit)
+    def _hand_over(loop_session: LoopSession, permit: Permit) -> bool:
+        next_waiter = loop_session.machine.handoff.next_waiter(
+            permit, loop_session.client.loop.time()
+        )
+        handed = hand_over(loop_session, permit)
         if handed:
-            fleet.handed(lane, permit, heir)
+            fleet.handed(loop_session, permit, next_waiter)
         return handed
 
-    def _permit(line: RedisQueue, *args: Any) -> Permit:
-        permit = permit_of(line, *args)
-        fleet.permitted(line, permit)
+    def _permit(queue: RedisQueue, *args: Any) -> Permit:
+        permit = permit_of(queue, *args)
+        fleet.permitted(queue, permit)
         return permit
 
-    def _found(line: RedisQueue, *args: Any) -> Permit:
-        permit = found_of(line, *args)
-        fleet.permitted(line, permit)
+    def _found(queue: RedisQueue, *args: Any) -> Permit:
+        permit = found_of(queue, *args)
+        fleet.permitted(queue, permit)
         return permit
 
     seen = [
