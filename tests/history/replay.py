@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.history.events import Commit, Copied, Event, Lost, Op, Restored
 from tests.history.words import call_of
-from tests.twins.model import Letter, Model
+from tests.twins.model import Model, OutboxItem
 from tests.twins.wire import Answer, Call, Reply, parsed
 
 
@@ -99,13 +99,13 @@ class Name:
     def _expected(self, call: Call, commit: Commit) -> Reply:
         model = self.model
         kept = (
-            model.mail.pop(call.session, None) if commit.quick else None
+            model.outbox.pop(call.session, None) if commit.quick else None
         )  # the fast call reads no notifications: they stay in the outbox
         expected = model.call(
             call, commit.t, quickly=commit.quick, unheard=commit.unheard, run=commit.run
         )
         if kept:
-            model.mail[call.session] = kept
+            model.outbox[call.session] = kept
         return expected
 
     def _unlike_itself(self, commit: Commit, found: Reply) -> tuple[str, str] | None:
@@ -160,13 +160,13 @@ def invariant_of(found: Reply, expected: Reply) -> str:
     for given, right in zip(found.each(), expected.each(), strict=False):
         if given != right:
             return invariant_between(given, right)
-    for notification, expected_one in zip(found.mail, expected.mail, strict=False):
+    for notification, expected_one in zip(found.outbox, expected.outbox, strict=False):
         if notification != expected_one:
             return invariant_of_notification(notification, expected_one)
     return "L2"  # a caller does not get its grant, or the time of the next look
 
 
-def invariant_of_notification(notification: Letter, right: Letter) -> str:
+def invariant_of_notification(notification: OutboxItem, right: OutboxItem) -> str:
     """Its receiver, its moment, its fence, and its lease."""
     if notification[0] != right[0]:
         return "S6"

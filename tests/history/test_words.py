@@ -72,10 +72,10 @@ def test_a_call_is_read_back_unchanged(request_sent: Request) -> None:
         "session.1",
         3,
         (request_sent, Status()),
-        heard="2 ok 1234",
+        received="2 ok 1234",
         waits=True,
         declares=0,
-        horizon=50_000,
+        reserve_ahead=50_000,
     )
     assert heard(call) == call
 
