@@ -36,7 +36,7 @@ class Commit(NamedTuple):
 
 class Lost(NamedTuple):
     """A key is gone: it has expired, an operator has deleted it, or the server came back without
-    it. `part`: "", "who" or "log".
+    it. `part`: empty, `who` or `log`.
     """
 
     key: str

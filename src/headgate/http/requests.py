@@ -1,7 +1,7 @@
 """requests: an adapter that passes limiters first, and `limit`, which puts it into a session.
 
-Here lives the part that is special to requests and urllib3: when a call is over, and that urllib3
-retries within one call of an adapter.
+Two things are special to requests and urllib3. The adapter must see when a call is over. And
+urllib3 retries within one call of an adapter.
 """
 
 from __future__ import annotations

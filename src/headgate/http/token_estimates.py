@@ -67,7 +67,7 @@ class Estimates:
         client = limit(AsyncOpenAI(), llm, estimates=estimates)
         print(estimates)                           # what was learned, and how far off it was
 
-    Input: characters by a ratio, four to a token at first; then tokens over characters, both as
+    Input: characters by a ratio, four to a token at first; then tokens over characters. Both are
     moving averages in which each call weighs an eighth (exponential smoothing: S. W. Roberts,
     Control chart tests based on geometric moving averages, 1959; an eighth as in V. Jacobson,
     Congestion avoidance and control, 1988).

@@ -11,7 +11,7 @@ FAR = 50  # from this position on, one round trip more or less makes no differen
 
 
 class Batching:
-    """What the last calls of a session show about the next one."""
+    """The last calls of a session show whether the next one is likely to carry one request."""
 
     def __init__(self) -> None:
         # The last acquires were granted at once, and no caller waits: the next call may be quick.

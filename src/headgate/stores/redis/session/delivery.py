@@ -1,4 +1,4 @@
-"""Delivery: what the callers of a session gave back reaches the server, even if their loop ends.
+"""Delivery: releases and other operations reach the server, even if the loop of a session ends.
 
 This module waits for that, and names the calls that have not arrived. It hands the sessions of a
 loop that has ended to the portal.

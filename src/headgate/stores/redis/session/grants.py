@@ -1,4 +1,4 @@
-"""Grants: what the server has decided for the callers of a session, and what each does then."""
+"""Grants: the decisions of the server about the callers of a session, and their effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session knows of the server from the last reply."""
+"""The last reply of the server to a session."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MOST = 1000  # callers in one call (S9, bounds)
 
 
 class State(Enum):
-    """What the session does with its next call. After a failure it sends `Traffic.owed` first."""
+    """The state of a session's next call. After a failure it sends `Traffic.owed` first."""
 
     IDLE = "no call is in flight"
     SCHEDULED = "there is a call to be sent"
