@@ -17,7 +17,7 @@ import pytest
 from headgate import logs
 from headgate.stores.memory.queue import MemoryStore
 from headgate.stores.redis import fast_path, queue
-from headgate.stores.redis.session import reply_timeouts
+from headgate.stores.redis.session import deadlines
 from tests import loops, peers
 from tests.alone import set_apart
 from tests.machine import Stalls, scaled, scaled_now
@@ -210,7 +210,7 @@ def world(
     """
     if store_kind == "memory":
         return World(name, None, virtual=_virtual(request))
-    for module in (reply_timeouts, queue, fast_path):
+    for module in (deadlines, queue, fast_path):
         monkeypatch.setattr(module, "SILENCE", scaled_now(5.0))
     return World(name, request.getfixturevalue("redis_url"), virtual=_virtual(request))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from headgate.stores.redis import fast_path
 from headgate.stores.redis.protocol import script
-from headgate.stores.redis.session import reply_timeouts, session
+from headgate.stores.redis.session import deadlines, session
 from headgate.stores.redis.transport import endpoint, node, reconnection, subscriber
 from tests.machine import scaled
 
@@ -43,7 +43,7 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     afterwards.
     """
     change(session, "HEARTBEAT", HEARTBEAT)
-    change(reply_timeouts, "REPLY_TIMEOUT", PATIENCE)
+    change(deadlines, "REPLY_TIMEOUT", PATIENCE)
     change(reconnection, "OUTAGE", OUTAGE)
     change(reconnection, "REVIVAL", REVIVAL)
     change(node, "REPLY_TIMEOUT", PATIENCE)

@@ -246,6 +246,6 @@ def moments_of(session: Session) -> list[str]:
     moments = {
         "the next look": session.look_at,
         "the moment of a grant": session.traffic.reserved.moment,
-        "the end of a wait": session.timeouts.moment,
+        "the end of a wait": session.deadlines.moment,
     }
     return [name for name, moment in moments.items() if moment < inf]

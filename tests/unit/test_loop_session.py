@@ -212,8 +212,8 @@ async def test_a_caller_that_ends_in_another_thread_keeps_its_deadline_until_the
     thread.start()
     thread.join()
     client.here = True
-    assert len(session.machine.timeouts._deadlines) == 1
+    assert len(session.machine.deadlines._deadlines) == 1
     await asyncio.sleep(0)
 
-    assert session.machine.timeouts._deadlines == []
+    assert session.machine.deadlines._deadlines == []
     assert session.traffic.operations

@@ -23,7 +23,7 @@ from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.local_handoff import SOON
 from headgate.stores.redis.session.session import HEARTBEAT, MARGIN, Session
 from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, SCHEDULED
-from headgate.stores.redis.transport.endpoint import SILENCE
+from headgate.stores.redis.transport.connection import SILENCE
 
 LEASE = 30
 SLOTS = Declaration(rules_of([Concurrency(1, lease=LEASE)]))
@@ -333,7 +333,7 @@ def test_a_deadline_is_forgotten_with_its_caller() -> None:
         talk.leave(talk.queued(max_sleep=3600))
         talk.call()
         talk.done("done 1 1 0")
-    assert len(talk.session.timeouts._deadlines) < 140
+    assert len(talk.session.deadlines._deadlines) < 140
 
 
 def test_a_caller_without_an_answer_fails_when_its_max_sleep_is_over() -> None:

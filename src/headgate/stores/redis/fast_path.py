@@ -25,8 +25,7 @@ from headgate.stores.redis.protocol.calls import QuickCall, keys_of
 from headgate.stores.redis.protocol.operations import Caller
 from headgate.stores.redis.protocol.replies import parse_quick
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.transport.connection import packed
-from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT, SILENCE
+from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE, packed
 from headgate.threads import begin
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from headgate.stores.redis.protocol.replies import UNKNOWN
 from headgate.stores.redis.session.acquires import with_on_wait
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.lost_leases import log_lost
-from headgate.stores.redis.transport.endpoint import SILENCE
+from headgate.stores.redis.transport.connection import SILENCE
 from headgate.stores.redis.transport.failures import cannot
 from headgate.stores.redis.transport.portal import (
     Call,

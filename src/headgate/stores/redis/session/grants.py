@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.operations import Outcome
     from headgate.stores.redis.protocol.replies import Outbox
     from headgate.stores.redis.session.acquires import PendingAcquire
+    from headgate.stores.redis.session.deadlines import Deadlines
     from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
     from headgate.stores.redis.session.local_handoff import LocalHandoff
     from headgate.stores.redis.session.numbering import Numbering
-    from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
     from headgate.stores.redis.session.traffic import Traffic
 
 
@@ -36,7 +36,7 @@ class Grants:
         last_reply: LastReply,
         renewal: LeaseRenewal,
         handoff: LocalHandoff,
-        timeouts: ReplyTimeouts,
+        deadlines: Deadlines,
     ) -> None:
         self._limits = limits
         self._numbering = numbering
@@ -44,7 +44,7 @@ class Grants:
         self._last_reply = last_reply
         self._renewal = renewal
         self._handoff = handoff
-        self._timeouts = timeouts
+        self._deadlines = deadlines
 
     def apply_answer(self, pending: PendingAcquire, answer: Answer, now: float) -> None:
         """Apply the server's answer to an acquire, unless a notification was faster."""
@@ -73,7 +73,7 @@ class Grants:
             return
         pending.report_wait(position, delay)
         pending.answer_by = inf
-        self._timeouts.limit_wait(pending)
+        self._deadlines.limit_wait(pending)
 
     def apply_grant(
         self, pending: PendingAcquire, grant: Grant, lease: int, server: int, now: float
@@ -137,7 +137,7 @@ class Grants:
             traffic.operations.append(Rejoin(pending.caller, grant.t, grant.fence))
             pending.t, pending.fence = 0, grant.fence
             pending.due = now + traffic.reserved.pause_left(now)
-            self._timeouts.limit_wait(pending)
+            self._deadlines.limit_wait(pending)
         if held:
             traffic.waiting = (
                 OrderedDict({pending.number: pending for pending, _ in held}) | traffic.waiting

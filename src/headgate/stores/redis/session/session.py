@@ -43,13 +43,13 @@ from headgate.stores.redis.protocol.replies import (
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.session.acquires import PendingAcquire, settle
 from headgate.stores.redis.session.batching import Batching
+from headgate.stores.redis.session.deadlines import Deadlines
 from headgate.stores.redis.session.grants import Grants
 from headgate.stores.redis.session.last_reply import LastReply
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.numbering import Numbering
 from headgate.stores.redis.session.recovery import Recovery
-from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
 from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, READING, Sent, Traffic
 from headgate.stores.redis.session.undelivered import keep_owed, keep_refused
 from headgate.stores.redis.transport.failures import cannot, refused
@@ -84,11 +84,11 @@ class Session:
         self.traffic = traffic = Traffic()
         self.last_reply = last = LastReply()
         self.batching = Batching()
-        self.timeouts = timeouts = ReplyTimeouts(traffic)
+        self.deadlines = deadlines = Deadlines(traffic)
         self.renewal = renewal = LeaseRenewal(limits, last)
         self.handoff = handoff = LocalHandoff(traffic, limits, last)
         self.recovery = Recovery(last, renewal)
-        self._grants = Grants(limits, numbering, traffic, last, renewal, handoff, timeouts)
+        self._grants = Grants(limits, numbering, traffic, last, renewal, handoff, deadlines)
         # Notifications that arrived before the reply to an earlier call. They are read after it.
         self._out_of_order: list[Notification] = []
         self.look_at = inf  # the moment of the next question about the waiters
@@ -99,7 +99,7 @@ class Session:
         """Ask for `pending` with the next call."""
         pending.number = self.numbering.next_caller()
         if pending.request.max_sleep is not None:
-            self.timeouts.begin(pending, pending.request.max_sleep / 1_000_000, now)
+            self.deadlines.begin(pending, pending.request.max_sleep / 1_000_000, now)
         self.traffic.acquires.append(pending)
         self.traffic.schedule()
 
@@ -107,7 +107,7 @@ class Session:
         """The caller has its outcome, or has left."""
         self.renewal.expected.discard(pending)
         if pending.deadline is not None:
-            self.timeouts.end(pending, pending.deadline)
+            self.deadlines.end(pending, pending.deadline)
 
     def run(self, operations: Iterable[Operation]) -> None:
         """Send these with the next call."""
@@ -221,7 +221,7 @@ class Session:
             if traffic.state is READING:
                 traffic.state = IDLE
         if not (traffic.acquires or traffic.owed):
-            self.timeouts.all_answered()
+            self.deadlines.all_answered()
         if self._out_of_order:
             self._apply_out_of_order(now)
         if self.renewal.lost:
@@ -356,7 +356,7 @@ class Session:
         traffic.waiting, traffic.acquires = OrderedDict(), []
         traffic.fail(acquires, error)
         traffic.failure = error
-        self.timeouts.all_answered()
+        self.deadlines.all_answered()
 
     def on_disconnect(self, error: StoreError, spent: float, usual: float) -> None:
         """The call in flight has lost its connection, and may be sent again.
@@ -462,7 +462,7 @@ class Session:
         traffic.stop()
         traffic.acquires, self.look_at = [], inf
         traffic.reserved.queue.clear()
-        self.timeouts.clear()
+        self.deadlines.clear()
         for pending in asked:
             traffic.give_up(pending)
         self.renew(now)
@@ -476,7 +476,7 @@ class Session:
             self.look_at,
             self.handoff.moment,
             self.traffic.reserved.moment,
-            self.timeouts.moment,
+            self.deadlines.moment,
             self.renewal.moment,
             self.limits.moment,
         )
@@ -497,10 +497,10 @@ class Session:
 
     def _end_waits(self, now: float) -> None:
         """Fail the callers that have waited for as long as they may."""
-        for pending in self.timeouts.too_late(now):
+        for pending in self.deadlines.too_late(now):
             delay = 0.0 if pending.due == inf else max(0.0, pending.due - now)
             pending.settle(too_long(self.limits.name, pending.request, int(delay * 1_000_000)))
-        if over := self.timeouts.unanswered(now):
+        if over := self.deadlines.unanswered(now):
             self.traffic.fail(over, cannot(self._place, TimeoutError()))
 
     def _plan(self, head: int | None, now: float) -> None:

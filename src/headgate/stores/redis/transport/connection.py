@@ -17,6 +17,11 @@ from hiredis import ProtocolError, Reader, pack_command
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
+REPLY_TIMEOUT = 5.0  # A reply may take so many seconds.
+# A reply may take so many seconds even if a caller's `max_sleep` is shorter: waiting for a slow
+# reply is no wait in the queue.
+SILENCE = 0.5
+
 
 class Connection(asyncio.Protocol):
     """One connection to a server.

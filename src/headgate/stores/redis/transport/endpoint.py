@@ -24,16 +24,17 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry as BlockingRetry
 
-from headgate.stores.redis.transport.connection import close_sockets, detached, hang_up
+from headgate.stores.redis.transport.connection import (
+    REPLY_TIMEOUT,
+    close_sockets,
+    detached,
+    hang_up,
+)
 from headgate.stores.redis.transport.failures import NotThereError
 
 # Connecting may take so many seconds. A socket_connect_timeout in the URL or the client has
 # precedence.
 CONNECT_TIMEOUT = 5.0
-REPLY_TIMEOUT = 5.0  # A reply may take so many seconds.
-# A reply may take so many seconds even if a caller's `max_sleep` is shorter: waiting for a slow
-# reply is no wait in the queue.
-SILENCE = 0.5
 # An unavailable server causes these errors.
 LOST = RedisError, OSError, TimeoutError, asyncio.IncompleteReadError
 A_SENTINEL = (

@@ -18,10 +18,9 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from headgate.stores.redis.protocol.calls import Command, without_claim
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.transport.connection import Connection, packed
+from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, packed
 from headgate.stores.redis.transport.endpoint import (
     A_SENTINEL,
-    REPLY_TIMEOUT,
     is_unknown,
     said_by_sentinel,
 )

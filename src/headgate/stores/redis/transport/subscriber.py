@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hiredis import HiredisError
 from redis.exceptions import ResponseError
 
-from headgate.stores.redis.transport.connection import Connection, packed
-from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT, is_unknown
+from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, packed
+from headgate.stores.redis.transport.endpoint import is_unknown
 from headgate.stores.redis.transport.tasks import begun, pause, stop, trouble_of
 from headgate.stores.redis.transport.topology import slot_of
 

@@ -1,4 +1,4 @@
-"""Reply timeouts: how long the callers of a session wait for a first answer, and in the queue.
+"""Deadlines: how long the callers of a session wait for a first answer, and in the queue.
 
 When the server is silent, the callers fail one after another. One moment for all callers without an
 answer costs less than one for each. A caller that was answered, and waits in the queue, has a
@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from headgate.stores.redis.session.acquires import Deadline
-from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT, SILENCE
+from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE
 
 if TYPE_CHECKING:
     from headgate.stores.redis.session.acquires import PendingAcquire
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 FEWEST = 64  # Deadlines of callers that have ended are removed when there are more of them.
 
 
-class ReplyTimeouts:
-    """The reply timeouts of one session's callers."""
+class Deadlines:
+    """The deadlines of one session's callers."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
