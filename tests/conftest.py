@@ -200,18 +200,20 @@ def store(store_kind: str, request: pytest.FixtureRequest) -> MemoryStore | str:
 
 
 @pytest.fixture
-def world(
-    store_kind: str, name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> World:
-    """A store and its time: memory in virtual time, or Redis in real milliseconds.
-
-    A server of a busy machine may stand still for half a second. Its callers with a `max_sleep`
-    wait for it here: stories of silent servers are in tests/faults.
+def slow_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of a busy machine may stand still for half a second. Callers with a `max_sleep` wait
+    for it.
     """
-    if store_kind == "memory":
-        return World(name, None, virtual=_virtual(request))
     for module in (deadlines, queue, fast_path):
         monkeypatch.setattr(module, "SILENCE", scaled_now(5.0))
+
+
+@pytest.fixture
+def world(store_kind: str, name: str, request: pytest.FixtureRequest) -> World:
+    """A store and its time: memory in virtual time, or Redis in real milliseconds."""
+    if store_kind == "memory":
+        return World(name, None, virtual=_virtual(request))
+    request.getfixturevalue("slow_replies")
     return World(name, request.getfixturevalue("redis_url"), virtual=_virtual(request))
 
 

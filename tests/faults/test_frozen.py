@@ -213,6 +213,7 @@ async def test_a_caller_refused_by_the_fast_path_has_an_error_in_time_from_a_sil
     assert used(await at_rest(limiter)) == [0]
 
 
+@pytest.mark.usefixtures("slow_replies")
 async def test_a_slow_reply_does_not_count_as_a_wait(name: str, proxy: Proxy) -> None:
     """L5: given a reply that takes longer than `max_sleep`, then a caller that need not wait
     passes.
