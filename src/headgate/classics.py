@@ -1,7 +1,7 @@
 """The classic primitives: code that was written for self-limiters runs after a change of the
 import.
 
-Here live three classes over the same lines as `Limiter`. Each kind has names of its own, so a
+Here live three classes over the same queues as `Limiter`. Each kind has names of its own, so a
 semaphore and a bucket of one name share nothing.
 """
 

@@ -1,7 +1,8 @@
 """The clock of one process: integer microseconds since 1970 that never step back.
 
-Only this module reads the time of the process and waits for a moment. The gate gets the time as an
-argument, and Redis has its own.
+The memory store reads the time and waits for a moment only by such a clock, so headgate.testing can
+replace it. Other modules, such as closing.py and lease_watch.py, read the monotonic clock or wait
+by themselves. The gate gets the time as an argument, and Redis has its own.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Clock:
 class SystemClock(Clock):
     """The monotonic clock, read once against the calendar.
 
-    Quotas need a date. A step of the calendar must not move any limit (T6).
+    Quotas need a date. A step of the calendar must not move any limit (T6 in
+    docs/promises.md).
     """
 
     __slots__ = ("now",)

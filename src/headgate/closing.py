@@ -19,7 +19,7 @@ from weakref import WeakSet, ref
 from headgate.errors import LimiterClosedError
 from headgate.keys import title
 
-LONGEST = 0.05  # seconds from one look whether an acquire waits to the next
+LONGEST = 0.05  # the longest pause between two checks for waiting acquires, in seconds
 FEWEST = 64  # references to limiters that are kept without looking for dead ones
 
 
@@ -87,6 +87,8 @@ class Closing:
             if not self._waits():
                 break
             time.sleep(pause)
+        # Another thread may have put back a queue while the first `_shut` replaced it: `_end` in
+        # declaring.py compares, and then assigns.
         self._shut()
 
     async def aclose(self, refuse_waiters: bool) -> None:
@@ -96,7 +98,7 @@ class Closing:
             if not self._waits():
                 break
             await asyncio.sleep(pause)
-        self._shut()
+        self._shut()  # as in `close`
 
     def _check_thread(self) -> None:
         if asyncio._get_running_loop() is not None:
@@ -111,7 +113,11 @@ class Closing:
             )
 
     def _is_in(self, stack: FrameType | None) -> bool:
-        """Whether an acquire that blocks its thread waits there."""
+        """Whether an acquire that blocks its thread waits there.
+
+        A function that blocks its thread for an acquire keeps its Closing in a local variable named
+        `closing`.
+        """
         while stack is not None:
             ours = stack.f_globals.get("__name__", "").startswith("headgate.")
             if (
@@ -146,7 +152,8 @@ class Closing:
     def _waits(self) -> bool:
         """Whether an acquire waits.
 
-        Only a look can tell: a loop that is closed says nothing, and a signal handler stops code.
+        No event reports the end: a closed loop sends none, and an exception of a signal handler can
+        skip `end`.
         """
         return any(
             self._goes_on(waiter) for entry in list(self.waiting) if (waiter := entry()) is not None
@@ -155,7 +162,8 @@ class Closing:
     def _goes_on(self, waiter: Any) -> bool:
         """Whether a listed acquire waits still.
 
-        A task's ends with its loop, and if it is refused, when its loop runs again.
+        A task's acquire has ended if its loop is closed. A refused one also counts as ended while
+        its loop does not run.
         """
         future = waiter if isinstance(waiter, asyncio.Future) else getattr(waiter, "future", None)
         if future is None:

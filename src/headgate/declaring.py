@@ -2,7 +2,7 @@
 
 Here lives the rule that only the first acquire of a limiter declares its limits. Here also lives
 the limiter without limits of its own, which takes them from the store. After the first acquire the
-limiter uses its line directly.
+limiter uses its queue directly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """A limiter. After its first acquire it uses its line directly."""
+    """A limiter. After its first acquire it uses its queue directly."""
 
     _queue: Queue
 
@@ -59,9 +59,8 @@ class Undeclared:
     @property
     def declared(self) -> Declaration:
         present = self._queue.declared
-        same = (
-            self._begun or present.program == self._own.program
-        )  # known without a call: each key of the limiter asks
+        # Compare first: each new key reads this property, and `foresee` costs a call.
+        same = self._begun or present.program == self._own.program
         return present if same else self._queue.foresee(self._own)
 
     def _begin(self) -> Queue:
@@ -71,7 +70,7 @@ class Undeclared:
         return self._queue
 
     def _end(self) -> None:
-        """The limits are declared: the limiter uses its line directly now, unless it was closed."""
+        """The limits are declared: the limiter now uses its queue directly, unless it is closed."""
         self._begun = True
         owner = self._owner()
         if owner is not None and owner._queue is self:
@@ -118,7 +117,9 @@ class Undeclared:
         return None if self._begun else self._own
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        """Drain the limiter's own limits, where no acquire has declared others."""
+        """If no acquire has declared limits for the name, assume this limiter's own limits, and
+        drain those.
+        """
         self._queue.accept(self._own, known=False)
         self._queue.drain(unit, left, limit, since)
 
@@ -143,7 +144,8 @@ class Attached:
         self._owner = ref(owner)
         self._queue = queue
         self._whole = whole
-        self._of_whole: Declaration | None = None  # the limits of a key that was never used
+        # The limits of the whole limiter, which a key without limits of its own takes over.
+        self._of_whole: Declaration | None = None
 
     @property
     def declared(self) -> Declaration:
@@ -184,6 +186,7 @@ class Attached:
         else:
             self._queue.accept(learned, known=True)
         owner = self._owner()
+        # With on_store_error="open", `learn` may return no limits while the store is away.
         if learned.program and owner is not None and owner._queue is self:
             owner._queue, owner.limits = self._queue, learned.limits
         asked(learned, self.name, 1, request.units)
@@ -215,7 +218,7 @@ class Attached:
     async def astatus(self, own: Declaration | None = None) -> Status:
         return await self._queue.astatus(await self.learn())
 
-    # Changes of the name: at once, or as soon as the store has shown that it exists ---------------
+    # Changes of a name: at once, or when the store has shown that the name has limits -------------
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
         self.once_known("update()", partial(self._queue.update, declared))

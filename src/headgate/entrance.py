@@ -1,6 +1,6 @@
-"""The two shells of every noun: `async with` and `with` around a queue.
+"""The `async with` and `with` of limiters and classics, around a queue.
 
-Only entering and leaving are here. The noun says which request its blocks make, and the queue
+Only entering and leaving are here. The subclass gives the request of its blocks, and the queue
 decides.
 
 A signal handler can raise before the first line of `__exit__`. The limiter then never learns that
@@ -106,6 +106,7 @@ class Block:
         permit = self.permit
         if permit is None:
             self._leave(self.entrance, *outcome)
+        # A permit that holds nothing and is not watched needs no end.
         elif permit.held or permit.watch is not None:
             permit.__exit__(*outcome)
 
@@ -136,8 +137,10 @@ def made_from(entrance: Entrance) -> type[Any]:
 
 
 class Made:
-    """Comes before the user's class, whose `__init_subclass__` must not run for a class that its
-    user does not know.
+    """A base that comes before the user's class.
+
+    `with_blocks` makes a hidden subclass. This base keeps the user's `__init_subclass__` from
+    running for it.
     """
 
     __slots__ = ()

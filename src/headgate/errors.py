@@ -1,8 +1,9 @@
-"""Every error that headgate raises of its own.
+"""The errors of headgate's own that a program may catch.
 
 Here live the types and their meaning for the caller: no logic, and no import of anything else of
-the package. "Not now", "never", "too late" and "unknown" are different types, because a caller
-handles them differently:
+the package. `ManualClock.run` also raises `Standstill`, which is in testing/virtual_loop.py. "Not
+now", "never", "too late" and "unknown" are different types, because a caller handles them
+differently:
 
     HeadgateError
     +-- MaxSleepExceededError       not now: the wait would exceed max_sleep; has retry_after
@@ -123,8 +124,7 @@ class StoreError(HeadgateError):
     - "lost": the connection ended, or could not be made for any other reason.
     - "reply": the server answered with an error, or its answer makes no sense.
     - "thread": the call came in headgate's own thread, where it would have waited for itself.
-    Python's garbage
-      collector also runs finalizers (`__del__`) and weakref callbacks there.
+      Python's garbage collector also runs finalizers (`__del__`) and weakref callbacks there.
 
     `__cause__` is the original exception, if there was one.
     """

@@ -1,5 +1,7 @@
-"""Calls that wait while their process is forked, by a signal handler or an `on_wait`: in the child
-they end with an error.
+"""Calls that wait while their process is forked.
+
+A waiting thread can fork in a signal handler or an `on_wait`. In the child its call ends with an
+error.
 
 The parent goes on with such a call and gets its answer. The child has neither the thread that would
 answer nor a place in the queue. So the call ends there, and takes nothing back that belongs to the

@@ -51,10 +51,10 @@ def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
 
 
 async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:
-    """Acquire the units that `estimate` returns, and ask again when it returns less for limits that
-    were cut.
+    """Acquire the units that `estimate` returns.
 
-    An update can lower a capacity below the cost while the acquire waits.
+    An update can lower a capacity below the cost while the acquire waits. Then estimate again, and
+    acquire the new cost if it is another one.
     """
     units = estimate(limiter)
     try:

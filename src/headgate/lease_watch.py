@@ -27,9 +27,10 @@ from headgate.stores.memory.fast_path import shut
 T = TypeVar("T", Permit, Permit | Refusal)
 
 # A body is cancelled a little before its lease stops being certain. Timers are late, and the body
-# has to end before another caller gets the permit.
-EARLY = 0.02  # seconds, but
-SHARE = 1 / 20  # of the rest of the lease, at most
+# has to end before another caller gets the permit. EARLY is in seconds. It is at most this SHARE of
+# the remaining lease.
+EARLY = 0.02
+SHARE = 1 / 20
 
 
 class Watch:
@@ -53,10 +54,10 @@ class Watch:
         self._name = queue.name
         self._began = monotonic()
         self._task: asyncio.Task[Any] | None = None  # the task that we may interrupt
-        self._asked = 0  # how often others had asked it to end when it began
+        self._asked = 0  # the task's count of cancellation requests when the body began or went on
         self._timer: asyncio.TimerHandle | None = None
         self._cancelled = False  # we have asked it, too
-        self._alone = False  # and when the body ended, no other code had asked
+        self._alone = False  # at the end of the body, only this watch had cancelled the task
         permit.watch = self
         redirect(permit, Noting)
 
@@ -93,7 +94,7 @@ class Watch:
             self._arm(self._task)
 
     def note(self) -> None:
-        """For the queue, before a release: afterwards a permit cannot tell whether there was
+        """`Noting` calls this before a release: afterwards a permit cannot tell whether there was
         anything to give back.
         """
         self.lost = self.lost or self._permit.lost
@@ -115,16 +116,17 @@ class Watch:
             raise self._error() from error
 
     def pause(self) -> None:
-        """The code that runs from here on is not the body, and must not see our cancellation: it is
-        undone.
+        """Undo our cancellation, because the code that runs from here on is not the body and must
+        not see it.
         """
         self._disarm()
         task, self._task = self._task, None
         self._alone = task is not None and self._cancelled and task.uncancel() <= self._asked
 
     def resume(self, error: BaseException | None) -> None:
-        """The body goes on, in the running task, with `error` if that was thrown in; otherwise a
-        loss is.
+        """The body goes on, in the running task.
+
+        If the lease was lost meanwhile and no `error` was thrown in, raise LeaseLostError.
         """
         self.note()
         if not self.lost:
@@ -185,9 +187,7 @@ def aside(permit: Permit) -> AbstractContextManager[None]:
 
 
 class Lost(Exception):
-    """A queue says it to the entrance that leaves: the entrance knows how the body ended, and tells
-    the watch.
-    """
+    """`Watched.leave` raises this. The entrance then passes the body's error to the watch."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class Lost(Exception):
 
 
 class Noting:
-    """Around the line that granted a permit: it informs the watch before a release."""
+    """Around the queue that granted a permit: it informs the watch before a release."""
 
     def __init__(self, queue: Issuer) -> None:
         self.name = queue.name

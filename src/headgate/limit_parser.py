@@ -23,8 +23,8 @@ is a word of the grammar.
     unit      = a word such as tokens or mb, joined on or not; "requests" or "permits" when unsaid
     period    = [number] time
     duration  = number time
-    time      = ms | s sec second | m min minute | h hr hour | d day | week
-                (those written out also as plurals)
+    time      = ms millisecond | s sec second | m min minute | h hr hour | d day | week
+                (all but ms, s, m, h and d also as plurals: secs, hours)
     anchor    = "midnight" (UTC) | an ISO 8601 moment with its offset: 1970-01-01T00:00:00Z
 
 Each option stands once at most, in any order. Case does not matter, and spaces between words are
@@ -88,7 +88,8 @@ WHOLE = {
     "concurrency": "write a whole number",
 }
 OPTIONS = frozenset(word for words in FITTING.values() for word in words)
-WORDS = OPTIONS | SHAPES.keys() | SUFFIXES.keys() | {"any", "midnight"}  # no unit in a text
+# A text cannot use these words as a unit.
+WORDS = OPTIONS | SHAPES.keys() | SUFFIXES.keys() | {"any", "midnight"}
 
 _DIGITS = frozenset("0123456789")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -270,6 +271,7 @@ class _Parser:
 
     def unit(self) -> str | None:
         word = self.here
+        # `misread` refuses a suffix that stands alone, with its own message.
         if word.kind != "word" or word.text in WORDS - SUFFIXES.keys():
             return None
         self.advance()

@@ -1,7 +1,8 @@
-"""The limiter: the object that the user holds, and the two thin shells around a store's queue.
+"""The limiter: the object that the user holds.
 
-Here live `async with` and `with` on one object. Nothing here decides, sleeps or talks to a server.
-A method checks a request, gives it to the queue, and hands the result to the caller.
+Here also live the `async with` and `with` of an `Acquire`. Those of a limiter are in entrance.py.
+Nothing here decides, sleeps or talks to a server. A method checks a request, gives it to the queue,
+and hands the result to the caller.
 """
 
 from __future__ import annotations
@@ -146,8 +147,9 @@ class Limiter(Entrance):
         No I/O: the first use asks the store. It does all that a limiter does, and never declares
         limits. It checks costs when it knows the limits. A key, `attached["k"]`, has the limits of
         that key in the store, or else those of the whole. `limits` is () until an acquire has read
-        them. The options are those of `Limiter`. While a store cannot be asked that this process
-        has not asked before, on_store_error="open" lets calls pass, and "local" raises StoreError.
+        them. The options are those of `Limiter`. While the store is unreachable and this process
+        has not read the limits yet, on_store_error="open" lets calls pass, and "local" raises
+        StoreError.
 
         Each use raises UnknownLimiterError when the store has no limits for the name. `update`,
         `pause`, `resume`, `reset` and `drain` never block, so on Redis they log that as a warning;
@@ -212,12 +214,12 @@ class Limiter(Entrance):
         queue: Queue = self._store.queue(encoded(self.name, self.key), declared)
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
             queue = Watched(queue)
+        # A key whose queue has the same limits already needs no Undeclared in front: it is mostly
+        # used at once.
         direct = self._attached or (
             self.key is not None and queue.declared.program == declared.program
         )
-        super().__init__(
-            queue, request, None if direct else declared
-        )  # a key is mostly used at once
+        super().__init__(queue, request, None if direct else declared)
         if self._attached:
             self._queue = Attached(self, queue, whole)
 
@@ -246,6 +248,7 @@ class Limiter(Entrance):
                 f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{key!r}] of the "
                 "whole limiter."
             )
+        # A key is always a plain Limiter: the attributes of a subclass would be missing.
         child: Limiter = object.__new__(Limiter)
         child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
         child.limits = self.limits
@@ -290,9 +293,9 @@ class Limiter(Entrance):
         turn is further away than `max_sleep`, or has not come by then. It also raises
         QueueFullError and LimiterClosedError; UnknownLimiterError, of an attached limiter;
         StoreError when the store cannot be asked. It raises RuntimeError when it would block its
-        own event loop for ever, or in the child of a fork while it waited. With on_lost="cancel"
-        its block, or a later `with permit:`, raises LeaseLostError. Without a block a lost lease
-        shows on the permit alone.
+        own event loop for ever. In the child of a process that was forked during the wait, it
+        raises RuntimeError, too. With on_lost="cancel" its block, or a later `with permit:`, raises
+        LeaseLostError. Without a block a lost lease shows on the permit alone.
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 
@@ -524,7 +527,8 @@ class Limiter(Entrance):
         how = kind, self.name, self.key, () if self._attached else self.limits, self._options
         return unpickled, how, attributes(self, kind, Limiter)
 
-    # Without these, Python would ask for limiter[0], limiter[1] and so on, which no key is.
+    # Without these methods, Python would iterate by asking for limiter[0], limiter[1] and so on. No
+    # number is a key.
     def __iter__(self) -> NoReturn:
         raise TypeError(self._lists_no_keys("iteration over "))
 
@@ -553,10 +557,12 @@ class Acquire(Coroutine[Any, Any, Permit]):
     __slots__ = ("_owner", "_permit", "_request", "_running", "_used")
 
     def __init__(self, owner: Owner, request: Request) -> None:
-        self._owner = owner  # not its line: the limiter may be closed before this is entered
+        self._owner = owner  # not its queue: the limiter may be closed before this is entered
         self._request = request
         self._used = False
         self._running: Coroutine[Any, Any, Permit] | None = None  # once a task runs it
+        # Only an unused acquire has a finalizer, because Python drops an exception that a signal
+        # handler raises in a finalizer.
         self.__class__ = Unused
 
     def __await__(self) -> Generator[Any, None, Permit]:
@@ -601,7 +607,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
                 f"{self!r} asks for one permit, once: call acquire() again for another permit."
             )
         self._used = True
-        self.__class__ = Acquire
+        self.__class__ = Acquire  # without a finalizer: see `__init__`
         return self._request
 
     def __reduce__(self) -> tuple[Any, ...]:

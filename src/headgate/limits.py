@@ -207,8 +207,10 @@ def _shorter(slack: float, per: float) -> float:
 
 
 def _refuse_uncountable(amount: float, per: float, capacity: int) -> None:
-    """Raise ValueError for parts of a token that a script on Redis cannot count exactly: they come
-    too seldom, or are too many.
+    """Raise ValueError if a token takes ten years, or if a bucket with a fractional amount is too
+    large to count exactly.
+
+    A script on Redis could not count such parts of a token.
     """
     if amount < 1 and per / amount >= TEN_YEARS:
         raise ValueError(

@@ -92,10 +92,10 @@ class Permit:
         self._queue = queue
         self._actual: Mapping[str, int] = {}
         self.units = units
-        self.t = grant.t
+        self.t = grant.t  # the moment of the grant, by the store's clock
         self.fence = grant.fence
         self.waited = waited
-        self.key = key
+        self.key = key  # the store's own mark of the permit
         self.home = home  # the store's object that renews this permit
         self.held = believed is not None
         self.believed = (
@@ -149,7 +149,7 @@ class Permit:
             )
 
     def leave(self, error: object) -> None:
-        """The end of a block, which `error` ended if it is one."""
+        """End the block. `error`: the exception that ended it, or None."""
         if self.watch is None:
             self.release()
         else:
@@ -165,15 +165,17 @@ class Permit:
             self._lost = self.lost
         self._queue.release(self)
         if not self.held:
-            # This class has no finalizer: an exception of a signal handler in one would be lost.
+            # A released permit needs no finalizer. Python would drop an exception that a signal
+            # handler raises in a finalizer.
             self.__class__ = Permit
 
     async def arelease(self) -> bool:
         """`release`, awaited until the store knows. Returns False when the permit was not held any
         more.
 
-        Raises StoreError when the store cannot be asked; it gets the release when it is back. Where
-        no loop of asyncio runs it does not wait, because the collector closes the coroutine.
+        Raises StoreError when the store cannot be asked; it gets the release when it is back. If
+        the collector closes the coroutine outside an event loop, the release is sent without a
+        wait.
         """
         if self._lost is None:
             self._lost = self.lost
@@ -245,7 +247,7 @@ def start_holding(permit: Permit) -> None:
 def renew_lease(permit: Permit, until: float) -> None:
     """The lease is certain until `until`, on the monotonic clock.
 
-    Until now: it is lost for good.
+    If `until` is the present moment, the lease is lost for good.
     """
     if not permit.lost:
         permit.believed = until
@@ -254,7 +256,7 @@ def renew_lease(permit: Permit, until: float) -> None:
 
 
 def report_loss(permit: Permit) -> bool:
-    """Return True once for a permit whose lease is lost: its loss is logged once."""
+    """Whether to log the loss of the lease: true once, in the first call after the loss."""
     is_news = permit.lost and not permit._reported
     permit._reported = permit._reported or is_news
     return is_news

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
 LARGEST = 2**53
-MISTAKES = {  # arguments of other libraries' acquire, and those of headgate
+# Arguments of other libraries' acquire, and how to write each with headgate.
+MISTAKES = {
     "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire()",
     "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",
 }
@@ -67,9 +68,9 @@ class Request:
         self.max_waiters = max_waiters
         self.on_wait = on_wait
         self.text = cost_text(units) if units else NOTHING
-        self.plain = (
-            not units and max_sleep is None and max_waiters is None and on_wait is None
-        )  # one of each, always
+        # The acquire takes one request and one permit, waits without a bound in a queue of any
+        # length, and has no callback.
+        self.plain = not units and max_sleep is None and max_waiters is None and on_wait is None
 
 
 def cost_text(units: Units) -> str:

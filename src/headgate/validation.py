@@ -2,8 +2,9 @@
 out.
 
 Here live the rules for counts, seconds, instants, units and names, and the sentences that refuse.
-No I/O, no clock, no state; nothing here knows a limit, a limiter or a store. A sentence names the
-call, the value, the rule and the way out. A wrong type is a TypeError, a wrong value a ValueError.
+No I/O, no clock, no state. No function here gets a limit, a limiter or a store. Some default
+arguments are their words for a message, such as "Limiter". A sentence names the call, the value,
+the rule and the way out. A wrong type is a TypeError, a wrong value a ValueError.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from fractions import Fraction
 
 BEYOND = 2**53  # Lua counts in doubles: from here on neighbouring integers are one number
 MICROSECOND = 1e-6  # the clock's step
-TEN_YEARS = (
-    10 * 365 * 86_400
-)  # in microseconds far below BEYOND, so that sums of moments stay there too
-FAR = (
-    2**32
-)  # seconds from 1970 (to 2106, back to 1833): so far a float of seconds tells microseconds apart
+# In seconds. As microseconds it is far below BEYOND, so sums of moments stay below it, too.
+TEN_YEARS = 10 * 365 * 86_400
+# In seconds from 1970, both ways: to 2106, and back to 1833. Up to there, a float of seconds still
+# distinguishes single microseconds.
+FAR = 2**32
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LONGEST_NAME = 256  # bytes in UTF-8
 LONGEST_UNIT = 64
 # The method `acquire` has arguments of these names.
 RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})
-PARTS = 1_000_000  # of a token: as finely as an amount that is not whole is counted
-# Buckets of fewer tokens count parts of a token. Lua counts them exactly, and ticks stay shorter
-# than periods.
+# A fractional amount counts in parts of a token. A token has this many of them at most.
+PARTS = 1_000_000
+# Buckets below this size count parts of a token, because Lua can count those exactly, and because
+# ticks stay shorter than periods.
 WHOLE_FROM = 2**21
 # No limit counts these units. Each is one letter short of a unit that limits count.
 SINGULARS = {"request": "requests", "permit": "permits"}
@@ -68,8 +69,10 @@ def tokens(call: str, field: str, value: object) -> float:
 
 
 def rational(value: float) -> Fraction:
-    """The fraction that `value` was written for, in whole parts of a token and never more: 2.5 is
-    5/2, and 1/3 a third.
+    """The fraction that the user meant by `value`: 2.5 is 5/2, and the float of 1/3 is a third.
+
+    Its denominator is at most `PARTS`. If the nearest such fraction is larger than `value` as a
+    float, too, the result is `value` in millionths, rounded down.
     """
     written = Fraction(str(value))
     near = written.limit_denominator(PARTS)

@@ -25,11 +25,12 @@ class Waiting:
 
 
 OnWait = Callable[[Waiting], object]
+# A call of such a function does not run its body.
 LATER = (
     inspect.iscoroutinefunction,
     inspect.isasyncgenfunction,
     inspect.isgeneratorfunction,
-)  # a call does not run their body
+)
 
 
 def queued_at(position: int, delay: int) -> Waiting:
@@ -42,6 +43,8 @@ def seconds_of(delay: int) -> float | None:
 
     None when there is no such moment, or none is known: then only a release can say.
     """
+    # A delay is a moment less the present moment. So the delay until NEVER is less than NEVER, but
+    # more than half of it.
     return delay / 1_000_000 if 0 < delay < NEVER // 2 else None
 
 

@@ -87,8 +87,7 @@ def limit(
 
         session = limit(aiohttp.ClientSession(), Limiter("api", "100/minute", Concurrency(5)))
 
-    The arguments are those of `middleware`. Called again, it adds limiters: a request passes those
-    that were added last last.
+    The arguments are those of `middleware`. Called again, it adds limiters behind the earlier ones.
     """
     apply = choose_feedback("limit", feedback, adopt)
     limited = make_middleware(LimiterChain("limit", limiters, key, exempt, find_place, apply))

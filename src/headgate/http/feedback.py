@@ -82,8 +82,8 @@ def apply_answer(granted: Granted, answer: Answer) -> None:
 def drain(permit: Permit, budget: Budget, alone: bool) -> None:
     """Apply the remainder of `budget`, if it is a limit of this limiter: one of the same size.
 
-    If the server states no size, it is the limiter's only limit on requests, and `budget` is the
-    only one of the response (`alone`).
+    Without a stated size, drain only if the limiter has one limit on requests, and the response one
+    budget of them (`alone`).
     """
     queue = queue_of(permit)
     rules = [text for text in queue.declared.program.split(";") if counts_requests(text)]

@@ -88,6 +88,7 @@ class LimitedTransport(Generic[Req, Inner]):
         permits.watch_body(response)
         if response.is_closed:  # as a mock's response is: the client reads and closes nothing
             permits.release()
+        # The client accepts only its own stream types, so a StartedBody is always wrapped.
         elif permits or isinstance(response.stream, StartedBody | AsyncStartedBody):
             response.stream = self._body(response.stream, permits)
 

@@ -99,7 +99,7 @@ class Answer:
 
     @property
     def reset(self) -> float | None:
-        """Seconds until the tightest budget is full again."""
+        """Seconds until the tightest budget is full again or, for some servers, allows more."""
         return self.tightest.reset
 
 
@@ -211,7 +211,8 @@ def _row(header: str, parse_reset: ParseReset) -> _Row:
 
 
 TABLE = [
-    # GitHub, Discord (reset-after goes before reset) and many others; X adds a hyphen.
+    # GitHub, Discord (reset-after goes before reset) and many others.
+    # X (Twitter) writes x-rate-limit.
     _row(r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", header_values.parse_epoch),
     _row(r"x-rate-limit-WHAT", header_values.parse_epoch),
     # OpenAI; Azure the same, in whole seconds.

@@ -187,7 +187,7 @@ class Attempt:
         self.permits = chain.enter_sync(request)
 
     def end_try(self) -> None:
-        """Release the permits of a try that was answered."""
+        """Release the permits of a try that has ended, with a response or with an error."""
         self.permits.release()
         self.permits = CallPermits()
 

@@ -192,8 +192,8 @@ def limit_sdk(
 
     Raises TypeError for other objects.
 
-    The client asks for codings that can be read here in all requests, because some clients sign
-    their headers before they send.
+    Every request asks for readable codings from the start, because some clients sign their headers
+    before they send.
     """
     inside: Any = getattr(client, "_client", None)
     if not (isinstance(client, kinds) and limit_with(inside, chain)):

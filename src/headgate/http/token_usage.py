@@ -51,7 +51,8 @@ class Asked(NamedTuple):
 class Dialect:
     """The words of a provider.
 
-    `answering`, `silent`: how the paths end of calls that take tokens, with an output and without.
+    `answering`: path ends of calls with output tokens. `silent`: path ends of calls with input
+    tokens alone.
     `most`: where a request says how long its response may be. `input`, `output`: read a usage.
     """
 
@@ -77,7 +78,11 @@ class Dialect:
         return stated[0] * (find_count(request, "n") or 1) if stated else None
 
     def read_usage(self, message: Mapping[str, Any]) -> Usage:
-        """Read a response or an event. The first event of a message has not counted its output."""
+        """Read a response or an event.
+
+        The first event of a stream has its usage at `message.usage`, and has not counted its
+        output.
+        """
         for path in (("usage",), ("response", "usage")):
             if isinstance(usage := find(message, *path), dict):
                 return Usage(self.input(usage), self.output(usage))

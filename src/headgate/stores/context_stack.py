@@ -31,8 +31,8 @@ class Inside:
 
     def entered(self, permit: Permit, who: Hashable = None) -> None:
         permits = self._entered[who or visitor()]
-        # This is no call: after one, a signal handler could raise. Then the block would not begin,
-        # and leave nevertheless.
+        # `+=` is not a call, so no signal handler runs after it. Otherwise a block could fail to
+        # begin and still be listed.
         permits += [permit]
 
     def passed(self) -> None:
@@ -50,7 +50,7 @@ class Inside:
         return [permit for task in gone for permit in self._entered[task]]
 
     def leave(self) -> None:
-        """Return the permit of the last entry."""
+        """Release the permit of the last entry, if it holds anything."""
         permit = self.left()
         if permit is not None:
             permit.release()
@@ -58,7 +58,7 @@ class Inside:
     def left(self, who_leaves: Callable[[], Hashable] | None = None) -> Permit | None:
         """The permit that this task or thread entered with last. None: it holds nothing.
 
-        When another task closes a generator, this is the permit of a task that is left.
+        If another task closes a generator, this may be the last permit of any task or thread.
         """
         who = (who_leaves or visitor)() if self._entered else None
         permits = self._entered.get(who)

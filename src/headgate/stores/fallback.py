@@ -1,9 +1,9 @@
 """The fallback of a limiter while its store cannot be asked: let calls pass, or limit them to this
 process's share of the limits.
 
-Here every acquire chooses between the store and the fallback. Each change is logged here. Nothing
-is limited here: shares are queues of a memory store of their own, one for each store that they
-replace.
+Here every acquire chooses between the store and the fallback. Each change is logged here. This
+module limits nothing: a share is a queue in a MemoryStore, and each remote store has one such
+MemoryStore.
 """
 
 from __future__ import annotations
@@ -104,8 +104,10 @@ class FallbackQueue:
         self._queue.once_known(said, act)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        """New limits, here and there; ValueError, and no change, where they cannot be divided, or
-        kept by the store.
+        """Update the store and the share.
+
+        Raises ValueError and changes nothing if the store cannot keep the limits, or if they cannot
+        be divided.
         """
         self._follow(declared)
         self._queue.update(declared, former)
@@ -225,7 +227,10 @@ class FallbackQueue:
         return self._way.queue(self.name, self.declared, request.units, self._absence.cause)
 
     def _away(self) -> bool:
-        """Also a limiter that knows no limits yet cannot ask: it has tried to learn them."""
+        """Whether the store cannot be asked.
+
+        True also without known limits: then `learn` has just failed.
+        """
         return self._store.away(self._queue.key) or not self.declared.program
 
     async def astatus(self, own: Declaration | None = None) -> Status:
@@ -289,8 +294,10 @@ class Absence:
             )
 
     def ends(self, away: Callable[[str], bool]) -> None:
-        """The store has answered. Some of its servers may be unavailable, so only callers that ask
-        for other keys get their answer.
+        """The store has answered.
+
+        With several servers, the failed key may still be away although another key was answered.
+        Then no message is logged.
         """
         if self.now:
             self.now, self.cause = False, None
@@ -323,7 +330,7 @@ def absence_of(store: RemoteStore, name: str, way: Way) -> Absence:
 
 
 class Way(Protocol):
-    """The replacement of a store; its text says so in a log."""
+    """The substitute for a store. `str()` describes it in the log."""
 
     def check(self, name: str, declared: Declaration) -> None: ...
     def check_known(self, name: str, declared: Declaration, cause: StoreError) -> None: ...
@@ -425,8 +432,9 @@ class Local:
             ) from cause
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        """An update is one of the share, too: declared instead, it would look as if two parts of
-        this program disagreed.
+        """Update the share as well.
+
+        A declaration would look as if two parts of this program disagreed.
         """
         share = known = self._share(name, declared)
         with suppress(ValueError):  # other processes have declared limits that cannot be divided
@@ -434,22 +442,24 @@ class Local:
         self._store.open_queue(name, known).update(share)
 
     def pause(self, name: str, declared: Declaration, time: int) -> None:
-        with suppress(ValueError):  # as above: no caller passes anyway
+        # These limits of another process cannot be divided, so this process has no share, and no
+        # caller passes anyway.
+        with suppress(ValueError):
             self._store.open_queue(name, self._share(name, declared)).pause(time)
 
     def resume(self, name: str, declared: Declaration) -> None:
-        with suppress(ValueError):  # as above
+        with suppress(ValueError):  # no share: see `pause`
             self._store.open_queue(name, self._share(name, declared)).resume()
 
     def reset(self, name: str, declared: Declaration) -> None:
-        with suppress(ValueError):  # as above
+        with suppress(ValueError):  # no share: see `pause`
             self._store.open_queue(name, self._share(name, declared)).reset()
 
     def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
     ) -> Asked:
-        """Under the limits as the store's line knows them by now: another process may have declared
-        them anew.
+        """The share of the limits that the store's queue knows now, which may come from another
+        process.
         """
         try:
             share = self._share(name, declared)
@@ -466,9 +476,9 @@ class Local:
                     reason_of(cause),
                 ) from cause
         queue = self._store.open_queue(name, share)
-        if (
-            queue.declared.program != share.program
-        ):  # an update of ours has overruled it, and was overruled by others since
+        # The share may still have our older update, which another process has replaced in the
+        # store.
+        if queue.declared.program != share.program:
             queue.update(share)
         return queue
 
@@ -505,6 +515,7 @@ def with_fallback(
     if on_store_error == "raise" or isinstance(store, MemoryStore):
         return store
     remote = cast("RemoteStore", store)
+    # `check_fallback` has made sure that only "local" has `processes`.
     way = (
         Open() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
     )

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Known:
-    """A part of a queue in memory."""
+    """A part of a queue in memory.
+
+    MemoryQueue inherits these methods, which need no lock of their own.
+    """
 
     __slots__ = ()
 

@@ -51,7 +51,9 @@ class Declarations:
         return present == self.overruling
 
     def overruled(self, program: str, present: str) -> bool:
-        """Whether a declaration is known: it held before the update that holds at present."""
+        """Whether `program` was declared before the present update, so that declaring it again
+        changes nothing.
+        """
         return self.updated(present) and (program == self.last or program in self._former)
 
     def declare(self, program: str) -> None:
@@ -62,13 +64,14 @@ class Declarations:
             self.last = program
 
     def _replaced(self, program: str, updated: bool, back: str = "") -> None:
-        """`back` is among them no more.
+        """Remember `program` as former, and forget `back`, which holds again.
 
-        Another thread and a signal handler may do this at the same time.
+        Another thread and a signal handler may do this at the same time. The new dict makes that
+        safe.
         """
         former = {each: was for each, was in self._former.items() if each not in (program, back)}
         former[program] = updated
-        # no part of the program declares limits that it has only updated to
+        # Forget updates first: the program does not declare limits that it has only updated to.
         if len(former) > REMEMBERED:
             updates = (each for each, only_updated in former.items() if only_updated)
             del former[next(updates, next(iter(former)))]
@@ -149,6 +152,8 @@ def warn_of_processes(name: str, declared: str, holds: str) -> None:
 def tell(name: str, declared: str, other: str, sentence: str) -> None:
     """Log it, and not again for the same name and limits within a minute."""
     what, now = (name, frozenset((declared, other))), monotonic()
+    # `now` is in seconds, and HOLD in microseconds. As the default, -HOLD only has to be long ago:
+    # as seconds it is.
     if now - _told.get(what, -HOLD) < HOLD / 1_000_000:
         return
     if len(_told) >= MOST_TOLD:
@@ -186,6 +191,7 @@ def slots(unit: str, capacity: int, lease: int) -> str:
 
 
 def seconds(ticks: int) -> str:
+    """`ticks`: microseconds."""
     return f"{plain(ticks / 1_000_000)} s"
 
 

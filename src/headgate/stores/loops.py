@@ -1,7 +1,7 @@
 """The event loop of a caller: whether asyncio runs it, in which order its tasks begin, and whether
 a thread may block it.
 
-Here live the questions of the memory store about loops. No limit is decided here.
+Here live the questions of the stores about loops. No limit is decided here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from headgate.stores.memory.lock import Lock
 
 LIBRARY = Path(threading.__file__).parent
-TURNS = 3  # of its loop, after which a task that was granted its entry has run if anything runs it
+# After so many turns of its loop, a granted task has run, or will never run.
+TURNS = 3
 
 
 class Doors(Protocol):
@@ -38,9 +39,10 @@ class Doors(Protocol):
 
 
 class Learning:
-    """Whether tasks of asyncio use a queue.
+    """Finds out whether asyncio runs the tasks that use a queue.
 
-    Asking costs more than an uncontended entry may, so it is asked once for each loop.
+    Asking costs more than an uncontended entry may. So only the first task asks. After that, the
+    tasks of all loops use `enter` unasked, until the collector has freed the loop of that task.
     """
 
     __slots__ = ("_loop", "_queue", "warned")
@@ -93,7 +95,7 @@ class Loops:
 
 
 async def begin_in_order(starting: deque[object], ticket: object = None) -> None:
-    """Let the tasks run first that were granted earlier: those before `ticket`, or all of
+    """Wait until earlier granted tasks have run: those before `ticket`, or without `ticket` all in
     `starting`.
     """
     last = ticket if ticket is not None else starting[-1]
@@ -148,8 +150,9 @@ def warn_of_blocking(name: str) -> None:
 
 
 def others_run() -> bool:
-    """Whether another thread could release: it runs an event loop, or other code than waiting in
-    the standard library.
+    """Whether another thread could release a permit, for example in an event loop.
+
+    A thread that only waits inside the standard library could not.
     """
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)

@@ -36,9 +36,8 @@ class LimitStatus:
     capacity: int
     used: int
     left: int
-    limit: Limit = field(
-        default=cast("Limit", None), compare=False
-    )  # code that makes one by five words goes on
+    # The default keeps code working that calls LimitStatus with five arguments.
+    limit: Limit = field(default=cast("Limit", None), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +95,16 @@ def status_of(
         )
         for limit, rule, rest in zip(declared.limits, rules, left, strict=True)
     )
+    # The delay until NEVER is less than NEVER: see `seconds_of` in waiting.py.
     retry_after = None if delay >= NEVER // 2 else max(0, delay) / 1_000_000
     return Status(unquote(name), limits, waiting, retry_after, paused / 1_000_000)
 
 
 def snapshot(gate: Gate) -> Gate:
-    """A copy that can be read without a change to `gate`, which may lie between two steps."""
+    """Copy the gate for reading.
+
+    The original may be in the middle of a step, and stays unchanged.
+    """
     found = copy(gate)
     found.rules = deepcopy(gate.rules)
     found.read_rules()

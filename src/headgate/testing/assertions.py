@@ -124,9 +124,9 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
 def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota) -> None:
     """Check, for each call, the worst of the intervals that end with it.
 
-    One pass finds its begin: an interval that begins later takes at least as much of the limit,
-    with any later calls. A limit with steps is checked from each begin, because a step may fall
-    anywhere.
+    If the units since `first` have all come back, an interval with a later begin is at least as
+    strict, also with any later calls. So one pass suffices. A limit with steps is checked from each
+    begin, because a step may fall anywhere.
     """
     moments = [microseconds(call.begin) for call in calls]
     sums = [0, *accumulate(_cost_in(call, limit) for call in calls)]

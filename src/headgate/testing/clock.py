@@ -157,10 +157,12 @@ class ManualClock(Clock):
 
         Wakes no waiter.
         """
+        # Ignore float error below a thousandth of a microsecond.
         self.moment += math.ceil(seconds * 1_000_000 - 1e-3)
 
     def _plan(self, timeout: float, call: Callable[[], None]) -> _Timer:
         timer = _Timer(call)
+        # Ignore float error below a thousandth of a microsecond.
         with self._lock:
             heapq.heappush(
                 self._timers,
@@ -257,7 +259,7 @@ def _restart(
     The next acquire of a limiter declares its limits.
     """
     for queue, waiter in store.begin_again(clock, queues):
-        waiter.look_at = 0
+        waiter.look_at = 0  # long ago: a waiter that is about to sleep looks at once
         waiter.refuse(
             RuntimeError(
                 "A ManualClock was entered or left while this acquire of "
