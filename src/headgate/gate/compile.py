@@ -20,7 +20,8 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, microseconds, rational, show
 
 SECOND = 1_000_000
-# a full bucket in parts: 2^53 less the most that a queue of 256 full buckets adds to it
+# The bound for a full bucket of a steady refill, in parts: 2^53 / 256. So a queue of 256 full
+# buckets stays within 2^53.
 LARGEST = 2**45
 
 
@@ -76,8 +77,8 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
 def limit_of(rule: Rule) -> Limit:
     """A limit that becomes `rule`.
 
-    Slack is part of the period. A rate is written with as many tokens as its capacity, if that is
-    possible.
+    Slack is part of the period. If the time to fill the bucket is a whole number of microseconds, a
+    steady rate is written as `capacity` tokens for each fill time.
     """
     match rule:
         case ConcurrencyRule():
@@ -93,7 +94,9 @@ def limit_of(rule: Rule) -> Limit:
 
 
 def rate_of(rule: TokenBucketRule) -> Rate:
-    steps = rule.tick > 1 and 10 * rule.size < LARGEST  # a steady refill would have finer ticks
+    # `smooth` would have chosen a finer tick for these numbers, so this rule was declared with
+    # steps.
+    steps = rule.tick > 1 and 10 * rule.size < LARGEST
     initial = None if rule.start == rule.size else rule.start // rule.price
     per, rest = divmod(rule.size * rule.tick, rule.gain)
     if steps:
@@ -133,9 +136,8 @@ class Declaration:
         leases = [rule.lease for rule in rules if isinstance(rule, ConcurrencyRule)]
         self.rated = {rule.unit for rule in rules if not rule.holds}
         self.holds = bool(leases)
-        self.timeless = (
-            not self.rated and "permits" in self.capacity
-        )  # the costs of an acquire do not depend on the time
+        # The decision on an acquire does not depend on the time.
+        self.timeless = not self.rated and "permits" in self.capacity
         self.lease = min(leases, default=0)
 
     @property

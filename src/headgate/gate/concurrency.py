@@ -1,4 +1,5 @@
 """The counter of a concurrency limit. Twin: concurrency.lua, function for function.
+Python alone has `admit`. Lua alone has `numbers` and `restore`.
 
 Here lives the arithmetic of `Concurrency`: how much is held. The store knows which callers hold it,
 and for how long.

@@ -1,4 +1,5 @@
 """The calendar window, on integers. Twin: fixed_window.lua, function for function.
+Python alone has `admit`. Lua alone has `numbers` and `restore`.
 
 Here lives the arithmetic of `Quota`: fixed windows of `per` microseconds that start at `anchor`; no
 clock, no I/O, no queue. With slack, a window closes that much before its end: the service could
@@ -13,8 +14,9 @@ from headgate.gate.concurrency import MOST
 
 
 class FixedWindowRule:
-    """One quota: `used` tokens since `start`, where its window has begun or, if that was later, the
-    quota itself.
+    """One quota: `used` tokens since `start`.
+
+    `start` is the later of the window's start and the quota's start.
     """
 
     __slots__ = ("anchor", "capacity", "per", "slack", "start", "unit", "used")
@@ -88,7 +90,10 @@ class FixedWindowRule:
             self.used = min(MOST, self.used + extra)
 
     def drain(self, left: int, since: int, now: int) -> None:
-        """At `since` there were no more than `left`. A window that began later is as it was."""
+        """At `since` there were no more than `left`.
+
+        If a new window began after `since`, nothing changes.
+        """
         self.refresh(now)
         if self.began(since) == self.began(self.start):
             self.used = max(self.used, self.capacity - left)

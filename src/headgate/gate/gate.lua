@@ -1,5 +1,5 @@
--- The gate decides which request may pass, and when. Twin: gate.py, function for function; the
--- reasons stand there.
+-- The gate decides which request may pass, and when. Twin: gate.py; the reasons stand there, and
+-- the list of the functions that only one of the two has.
 --
 -- It is pure: it changes `gate`, the state of one name (prelude.lua), and calls no other part. The
 -- queue is in a sorted set, so its requests come as arguments, and so do their costs for each rule.

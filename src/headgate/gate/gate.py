@@ -1,4 +1,8 @@
-"""The gate decides which request may pass, and when. Twin: gate.lua, function for function.
+"""The gate decides which request may pass, and when. Twin: gate.lua.
+
+The functions of both have the same names, except for the following. Lua alone has `pass`, for many
+equal requests. Python alone has `admit` and `at_once` for its fast path. It also has `entry_at`,
+`over`, `orphan`, `idle_at` and some readers of the state.
 
 Here lives the one decision: several limits together, all or nothing, in the order of arrival. Time
 is an argument, in integer microseconds. There is no clock, no I/O and no lock, and no code waits
@@ -95,7 +99,9 @@ class Gate:
         self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
         # No caller passes before it: the latest moment granted (T3), or the end of a pause.
         self.not_before = 0
-        self.reserved = 0  # the latest moment granted, as far as it was ahead
+        # The latest moment that `take` granted. `at_once` leaves it, because its grant is never in
+        # the future.
+        self.reserved = 0
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
         self.waiting = [0] * len(
@@ -150,9 +156,9 @@ class Gate:
             if cost:
                 rule.take(cost, t, self.t)
         self.not_before = self.reserved = t
-        self.fence = max(
-            self.fence + 1, self.t
-        )  # grows even if the state was lost, for as long as time does (S5)
+        # The clock is the lower bound. So fences also grow after the state was lost, for as long as
+        # the clock goes forward (S5).
+        self.fence = max(self.fence + 1, self.t)
         return Grant(t, self.fence)
 
     def admit(self, now: int) -> bool:
@@ -298,10 +304,11 @@ class Gate:
                 rule.settle(extras[rule.unit], t, self.t)
 
     def drain(self, now: int, unit: str, limit: int, left: int, since: int) -> None:
-        """The service says that at `since` so much of a unit was left: where we think that there is
-        more, there is less.
+        """The service reports that `left` of a unit remained at `since`. Lower the rest of each
+        limit that shows more.
 
-        Meant are the limits of that unit; if `limit` is not 0, only those that hold so much in all.
+        These are the limits of that unit. If `limit` is not 0, they are only those with that
+        capacity. With `since` 0, the report is of this moment.
         """
         self.clamp(now)
         for rule in self.rules:
@@ -311,8 +318,8 @@ class Gate:
     def pause(self, now: int, time: int) -> None:
         """Let no caller pass for `time` microseconds from now on. One pause never ends another.
 
-        Counting goes on meanwhile. A grant that is reserved for a moment in the pause is for an
-        earlier moment than the pause's end. So its caller can be made to wait again.
+        Counting goes on meanwhile. The pause ends after every reserved moment. So a session can
+        recognise these grants, and let their callers wait again.
         """
         self.not_before = max(self.not_before, self.clamp(now) + time, self.reserved + 1)
 
@@ -333,23 +340,24 @@ class Gate:
         """Forget the counts: each rate, window and quota begins as a new one. Held permits stay
         held.
 
-        They begin after the reserved moments: a grant of before the reset that is given back
-        returns nothing (T9).
+        They begin after the reserved moments. A grant from before the reset returns no tokens when
+        a caller gives it back (T9).
         """
         start = max(self.clamp(now), self.reserved)
         for _, rule in self.rated:
             rule.open(start)
 
     def follow(self, now: int, rules: Sequence[Rule]) -> list[Hashable]:
-        """Go on under other rules. Each takes over from the old rule of its kind and unit, or from
-        the old rules of its unit that end (T9).
+        """Go on under other rules. Each takes over from the old rule of its kind and unit (T9).
+
+        A rule without such a predecessor starts with the usage of the removed rules of its unit. A
+        limit on held permits takes over from no other kind.
 
         Returns the waiters that ask for more than a rule now holds at all: they have left the
         queue, and can never pass.
         """
-        now = max(
-            self.clamp(now), self.reserved
-        )  # not the length of a pause: the new limits count until the pause ends
+        # `not_before` is left out: the new limits count from now on, even during a pause.
+        now = max(self.clamp(now), self.reserved)
         former, others = list(self.rules), []
         for rule in rules:
             rule.open(now)
@@ -369,8 +377,10 @@ class Gate:
         return self.requeue()
 
     def carry_over(self, rule: Rule, old: Rule, t: int) -> None:
-        """Start `rule` with as much used as `old` has, of another kind: at most all of it, and a
-        debt if that has one.
+        """Start `rule` with as much used as `old` has, of another kind.
+
+        The new rule is left with its capacity minus the old usage, but with at least 0, or with the
+        old debt.
         """
         left, before = rule.left(t), old.left(t)
         spent = left - max(rule.capacity - old.capacity + before, min(0, before))

@@ -37,6 +37,8 @@ function SlidingWindowRule.refresh(rule, t)
     rule.gone = rule.last + rule.per
     rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
   end
+  -- `whole`: the log still has its oldest entry. Otherwise entries were lost, and `recount` adds up
+  -- the rest.
   if rule.first > 0 and rule.first + rule.per <= t then
     local gone, first, whole = 0, 0, false
     rule:each(function(moment, cost)
@@ -70,8 +72,8 @@ function SlidingWindowRule.freed(rule, need)
   return free + rule.per
 end
 
--- The moment is kept until the log changes. Otherwise every call would look it up for a large cost
--- at the head of the queue.
+-- `found` keeps the moment for the cost `wanted` until the log changes. Otherwise every call would
+-- look it up for a large cost at the head of the queue.
 function SlidingWindowRule.ready(rule, cost, t)
   local need = rule.used + cost - rule.capacity
   if need <= 0 then return t end

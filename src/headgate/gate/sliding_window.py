@@ -1,4 +1,5 @@
 """The exact sliding window, on integers. Twin: sliding_window.lua, function for function.
+Python alone has `admit`. Lua alone has `numbers`, `restore`, `each` and `recount`.
 
 Here lives the arithmetic of `Window`: a log of (moment, cost) for one period, merged by moment; no
 clock, no I/O, no queue. A grant at `t` counts until `t + per`, so no half-open interval of `per`
@@ -28,7 +29,8 @@ class SlidingWindowRule:
         self.capacity = amount
         self.per = per
         self.used = 0
-        self.gone = 0  # when the last of those that count no more ceased to
+        # The moment at which the latest removed entry stopped counting, or of a change of limits.
+        self.gone = 0
         self.log: OrderedDict[int, int] = OrderedDict()
 
     @property
@@ -96,7 +98,8 @@ class SlidingWindowRule:
     def drain(self, left: int, since: int, now: int) -> None:
         """At `since` there were no more than `left`: others have used the rest.
 
-        It is not known how many came free since.
+        If entries expired after `since`, the report is too old: it is not known how many tokens
+        came free since. Then nothing changes.
         """
         self.refresh(now)
         if self.gone <= since:
@@ -109,7 +112,8 @@ class SlidingWindowRule:
         Exact for the next `STRIDE` tokens to be freed; beyond them it goes on at the window's
         average pace (S9).
         """
-        self.refresh(now)  # not at `t`, which may be far away, and the limits be others by then
+        # Not at `t`: it may be far in the future, and the limits may change before it.
+        self.refresh(now)
         periods, rest = divmod(total - 1, self.capacity)
         need = self.used + rest + 1 - self.capacity
         beyond = max(0, need - STRIDE)

@@ -22,7 +22,7 @@ from headgate.gate.token_bucket import TokenBucketRule
 def share_of(program: str, processes: int) -> Declaration:
     """The limits of each of `processes` processes under the limits of `program`.
 
-    Raises ValueError if there is not one for each.
+    Raises ValueError if a limit holds fewer units than there are processes.
     """
     rules = [parsed(text) for text in program.split(";")]
     for rule in rules:

@@ -1,4 +1,5 @@
 """The token bucket, on integers. Twin: token_bucket.lua, function for function.
+Python alone has `admit`. Lua alone has `numbers` and `restore`.
 
 Here lives the arithmetic of `Rate`, smooth or in steps; no clock, no I/O, nothing about queues.
 
@@ -51,10 +52,10 @@ class TokenBucketRule:
         self.level = self.start
         self.at = 0
         self.taken = 0  # the moment of the last take
-        self.top = 0  # how full the bucket was before it, at most
-        self.marks: list[
-            tuple[int, int]
-        ] = []  # the same of takes before that, where it was fuller: see `note`
+        # The highest level before any take since the newest mark.
+        self.top = 0
+        # Older takes with a higher level, each with its moment: see `note`.
+        self.marks: list[tuple[int, int]] = []
         self.grain = self.size // MARKS + 1
 
     @property
@@ -75,7 +76,8 @@ class TokenBucketRule:
     def refresh(self, t: int) -> None:
         """Bring the level up to `t`.
 
-        A full bucket starts its next tick at `t`: no step may stand between two grants (T1).
+        A full bucket starts its next tick at `t`. Otherwise a tick soon after a grant from a full
+        bucket would add tokens too early (T1).
         """
         ticks = (t - self.at) // self.tick
         if ticks > 0:
@@ -102,20 +104,20 @@ class TokenBucketRule:
         self.level -= cost * self.price
 
     def note(self, t: int) -> None:
-        """Remember how full the bucket was before the take at `t`: tokens of an earlier take that
-        come back could overflow there.
+        """Remember how full the bucket was before the take at `t`.
 
-        The marks fall: one that is no higher than a later one says nothing. One that is hardly
-        lower than the one before it is taken for as high, and can only keep back too much.
+        `undo` needs these levels: tokens that return to an earlier take must not lift the bucket
+        above its size. The levels of the marks fall: a mark that is no higher than a later one says
+        nothing. One that is hardly lower than the one before it counts as just as high. That can
+        only keep back too much.
         """
         level, marks = self.level, self.marks
         if level > self.top:
             while marks and marks[-1][1] <= level:
                 marks.pop()
             self.top = level
-        elif (
-            t > self.taken and self.top - level >= self.grain
-        ):  # of takes at one moment the first has seen it at its fullest
+        # Of several takes at one moment, only the first counts: the bucket was fullest before it.
+        elif t > self.taken and self.top - level >= self.grain:
             marks.append((self.taken, self.top))
             self.top = level
             if len(marks) > MARKS:
@@ -152,8 +154,7 @@ class TokenBucketRule:
         """Put back parts of a take at `t`: as many as would be there if it had never taken them.
         The rest would have run over.
 
-        Less than zero are parts that it should have taken: then the bucket has been no fuller than
-        the marks say.
+        Negative `parts` are a further charge. It never overflows, so the marks stay upper bounds.
         """
         if parts > 0 and t < self.taken:
             levels = [level for moment, level in self.marks if moment > t]
@@ -189,13 +190,14 @@ class TokenBucketRule:
         """When `total` tokens will have come, one after another from `t` on: the estimate for the
         end of a queue.
 
-        Changes nothing: `t` may be far away, and the limits be others by then.
+        Changes nothing: `t` may be far in the future, and the limits may change before it.
         """
         ticks = max(0, (t - self.at) // self.tick)
         level, at = self.level + ticks * self.gain, self.at + ticks * self.tick
         if level >= self.size:
             level, at = self.size, max(t, at)
         need = total * self.price - level
+        # A step brings at most a full bucket.
         return t if need <= 0 else at - (-need // min(self.gain, self.size)) * self.tick
 
     def idle_at(self) -> int:
@@ -214,12 +216,13 @@ class TokenBucketRule:
         """Go on from the level of a bucket with other numbers: as many tokens, and no extra ones
         (T9).
 
-        The elapsed part of the running step is the part that the former rate would have brought by
-        now. So quick successive changes postpone no step for ever. The rest of the step comes at
-        the new rate.
+        The time since the last step is rescaled to the new rate, so frequent changes never postpone
+        a step for ever. The rest of the step comes at the new rate.
         """
         old.refresh(t)
         self.level = min(self.size, int(old.level / old.price * self.price // 1))
         self.at = t - min(self.tick - 1, int((t - old.at) * (old.pace() / self.pace()) // 1))
         self.taken = old.taken
-        self.top = self.size  # earlier takes keep the parts that they did not need
+        # The bucket counts as full before the takes that preceded the last one, so giving them back
+        # returns nothing.
+        self.top = self.size

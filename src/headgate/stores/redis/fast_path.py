@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-# The modules in whose code a connection fails, or a reply makes no sense.
+# Errors of sockets and replies are raised in these modules.
 OURS = (__name__, "socket", "ssl", parse_quick.__module__)
 
 
@@ -82,6 +82,7 @@ class FastPath:
         self._opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
         # This process is a child of a fork. The parent goes on with the acquire in progress.
         self._of_parent = False
+        # The ending `.0` tells the script that this session's calls go to many names.
         self.id = f"{secrets.token_hex(16)}.0"
         self._calls = 0
 
@@ -188,8 +189,8 @@ class FastPath:
 class BlockingConnection:
     """A connection that sends one command and reads one reply.
 
-    A finalizer closes the socket when the connection is dropped. The socket itself is not dropped
-    with it, so it logs no warning.
+    A finalizer closes the socket when the connection is dropped. The finalizer keeps the socket
+    until it has closed it, so Python logs no ResourceWarning.
     """
 
     def __init__(self, its: socket.socket, timeout: float) -> None:

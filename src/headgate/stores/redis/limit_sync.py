@@ -81,6 +81,7 @@ class LimitSync:
         A call that `asks` for permits declares the limits of this process. Read the fields in the
         reverse order of their writing: then older limits never travel as an update.
         """
+        # Another thread may change `declares` between two lines, so each line checks it again.
         if self.declares == ASKED:
             if asks and self.declares == ASKED:
                 self.declares = DECLARED

@@ -80,7 +80,7 @@ T = TypeVar("T")
 # Seconds for which a statement about this moment, such as a pause, is worth sending.
 STATEMENT_TTL = 10.0
 ENDED = "this process has closed its connections."
-LOGS = 4  # a name's log has room for so many windows
+LOGS = 4  # the most windows for which a name's log has room
 
 
 class Sessions(Protocol):
@@ -108,6 +108,7 @@ class RedisQueue:
         # The end of a pause that this process set. Another connection might overtake the pause.
         self._no_fast_path = 0.0
         self._warned = False  # the warning that a thread blocks its event loop was logged
+        # Redis has no fast entry without a call, so both always decline.
         self.enter = self.enter_task = shut
         self._store = store
         self._last: LoopSession | None = None  # the session that was used last
@@ -371,7 +372,7 @@ class RedisQueue:
 
     def acquire_by_portal(self, request: Request, acquire: Acquiring) -> Permit:
         """Acquire in the portal. The thread itself calls the `on_wait` of the request."""
-        # A close in a signal handler of this thread finds it in the stack.
+        # `close()` in a signal handler looks for this local variable in the thread's frames.
         closing = request.closing  # noqa: F841
         loop, on_wait = asyncio._get_running_loop(), request.on_wait
         if loop is not None:

@@ -66,6 +66,8 @@ class RedisStore:
 
         None of them may wait for another, so there is no lock.
         """
+        # `setdefault` picks one winner, and the next line keeps a queue that another thread has
+        # stored already.
         queue = self._new.setdefault(name, RedisQueue(self, name, declared))
         queue = self._queues[name] = self._kept[name] = self._queues.get(name) or queue
         self._new.pop(name, None)
@@ -144,16 +146,17 @@ class RedisStore:
             )
 
     def away(self, key: str) -> bool:
-        """Whether the last search for the server of `key` failed just now.
+        """Whether the server of `key` is unavailable: it could not be reached, or is not ready.
 
-        A caller that asks starts a search that goes on until the server answers.
+        A server that answers LOADING or READONLY is not ready, for example. A caller that asks
+        starts a search that goes on until the server answers.
         """
         loop = asyncio._get_running_loop() or portal_loop()
         client = None if loop is None else self._clients.get(loop)
         return client is not None and client.reconnection.is_unavailable(key)
 
     def fast_path(self) -> FastPath:
-        """The blocking connection of this process."""
+        """The blocking connections of this process, one for each server."""
         found = self._fast_path
         if found is None:
             made = FastPath(self.topology)

@@ -52,6 +52,7 @@ function FastAcquire.run(its_keys, its_args)
   if not State.load(program, stored[2]) then return nil end
   local now = max(clock(), gate.t)
   if not is_ready(now) then
+    -- `State.load` took the state out. Nothing changed, so it is put back.
     State.remember(stored[2])
     return nil
   end

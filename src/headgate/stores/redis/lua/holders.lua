@@ -39,8 +39,8 @@ function Holders.expire()
   gate.next_expiry = Membership.first_lease_end()
 end
 
--- When the next lease ends, if there is one. It is exact if that is within `soon`, and too early
--- otherwise.
+-- When the next lease ends, if there is one. The result is exact if the next lease ends within
+-- `soon`; otherwise it may be too early.
 function Holders.next_expiry(soon)
   if gate.next_expiry < gate.t + soon then gate.next_expiry = Membership.first_lease_end() end
   return gate.next_expiry > 0 and gate.next_expiry

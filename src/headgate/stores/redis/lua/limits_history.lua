@@ -9,7 +9,9 @@
 
 LimitsHistory = {}
 
-local AS_DECLARED, AS_UPDATED, AS_BOTH = '0', '1', '2' -- how the present limits were set
+-- How the present limits were set. AS_BOTH: an update set them, and a process has declared them,
+-- too.
+local AS_DECLARED, AS_UPDATED, AS_BOTH = '0', '1', '2'
 
 -- One process's client is the part of a session's name before the first dot.
 local function own_client()
@@ -30,8 +32,8 @@ local function read()
 end
 
 -- Returns how long the limits of this call may not be declared, if they may not; -1: while an
--- update holds. New limits have to wait if there is no room for the entry of those that they
--- replace: then more programs disagree than are remembered.
+-- update holds. A full history delays new limits until the oldest entry expires: it has no room for
+-- those that they replace. Then more programs disagree than are remembered.
 function LimitsHistory.hold_time()
   if DECLARES == UPDATED then return nil end
   local entries, how = read()

@@ -25,7 +25,8 @@ Main = {}
 
 local WAITS, NOTIFIED = { ['1'] = true, ['3'] = true }, { ['2'] = true, ['3'] = true }
 
--- Ends the session. A copy of an earlier call comes too late from now on.
+-- Ends the session. From now on the record rejects copies of this call and of earlier ones. Without
+-- a record the session was unknown here.
 local function lapse(record)
   local lapsed = ReplyCache.reply('lapsed')
   Sessions.leave(SESSION)
@@ -58,6 +59,8 @@ local function open_state(program, state, alive_until, record, received, waits)
     if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. program) end
   end
   Repair.run()
+  -- The session's last sign of life is too old, or it came before waiters were lost. So its place
+  -- may be gone.
   local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
   local lost = received ~= '0' and not ReplyCache.was_received(record, received)
   if (waits and silent) or lost then return lapse(record) end
@@ -68,8 +71,8 @@ local SOON = 0.3 * WAITER -- a session that waits calls again after that (HEARTB
 
 local head_notified -- "id moment": the head whose session was notified last
 
--- Whether its session was notified of this moment or an earlier one. If it was earlier, its session
--- calls then, and learns of the later moment.
+-- Whether the head's session knows this moment, or an earlier one at which it calls anyway. By that
+-- call it learns of the later moment.
 local function was_notified(id, t)
   local id_notified, moment = string.match(head_notified or '', '^(.*) (%d+)$')
   moment = tonumber(moment)
@@ -94,7 +97,7 @@ local function look_at_head(id, t)
   return Numbers.text(delay) .. ' 0'
 end
 
--- Another session may have ended: it holds the permit for as long as it would keep its place (L3).
+-- A dead session may get this grant, so its lease ends when the session expires (L3).
 local function grant(id, t, fence)
   Queue.pass()
   local lease = gate.rules.lease
@@ -160,6 +163,7 @@ function Main.run(its_keys, its_args)
     Holders.expire()
     head = advance()
   end
+  -- A session that has just quit itself stays ended.
   alive_until = Sessions.alive_until(SESSION) and Sessions.stay_alive(alive_until) or 0
   if DECLARES == UPDATED then Expiry.outlast(DAY) end
   local extended = Expiry.extend()

@@ -1,5 +1,7 @@
 -- Waiters, holders and sessions: one sorted set, in which each of the three has a range of scores.
--- Only this file knows the meaning of a score. Other files use places, moments and ranks.
+-- Only this file knows the meaning of a score. Other files use places, moments and ranks. There is
+-- one exception. A request that was granted before gets the place `fence - MOST` from queue.lua, so
+-- that its score is in the range below the other waiters.
 --
 --   member      score                           text
 --   waiter      -2^52 + place                   session:number:asked

@@ -53,7 +53,8 @@ end
 
 -- How many of `left` acquires get the answer of the first, as if they came one by one. A request
 -- that passes or waits changes the answer for the next one. A request that waits without
--- `max_sleep` changes it only if the queue was empty.
+-- `max_sleep` changes it only if the queue was empty. Waiters join together only until the queue
+-- holds `max_waiters`.
 local function decided_alike(kind, left, max_sleep, max_waiters)
   if kind == 'grant' or (kind == 'wait' and (max_sleep or gate.queued == 0)) then return 1 end
   return kind == 'wait' and max_waiters and min(left, max_waiters - gate.queued) or left
@@ -88,7 +89,7 @@ function verbs.acquire(first, left, max_sleep, max_waiters, asked)
 end
 
 -- Undoes a grant. Returns whether there was one: a request that was in the queue until now had
--- none.
+-- none. The caller tries every id, because `Queue.remove` says only how many waited.
 local function undo(session, number, id, t, asked)
   local kept = session == SESSION and Outbox.take_back(number) or 0
   if t == 0 then t = kept end

@@ -87,8 +87,9 @@ function Outbox.add_head(session, delay)
   box_of(session).head = Numbers.text(delay)
 end
 
--- For all sessions that may sleep until a moment that was granted before. A session that misses the
--- notification learns it from its next reply. 0: the pause has ended.
+-- Notifies the live sessions of the pause, at most NOTIFIED of them: they may sleep until a moment
+-- that was granted before. A session that misses it learns it from its next reply. 0: the pause has
+-- ended.
 function Outbox.add_pause(left)
   pause_text = ' !' .. Numbers.text(left)
   for _, session in ipairs(Membership.alive_after(gate.t, NOTIFIED)) do
@@ -105,9 +106,10 @@ end
 -- one, on the server that keeps the name. Other sessions subscribe to the channel of their client.
 local SHARDED = string.byte('s')
 
--- Returns how many connections to this server received the text, or an error if the user may not
--- publish. While a slot moves, this server may have the name, and the session may still subscribe
--- at the former server. PUBLISH reaches the subscribers of all servers.
+-- Returns how many connections to this server received the text. Returns an error if the user may
+-- not publish, and nil if other servers may have receivers. While a slot moves, this server may
+-- have the name, and the session may still subscribe at the former server. PUBLISH reaches the
+-- subscribers of all servers.
 local function publish(session, text)
   local link = string.match(session, '^[^.]+')
   if string.byte(session, -1) == SHARDED then

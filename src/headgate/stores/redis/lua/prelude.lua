@@ -43,8 +43,12 @@
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
 local FORMAT = 4 -- of the state: other numbers need another format
+-- WAITER: the longest life of a session after a call. KEEP: the time for which the record of an
+-- expired session stays. CLEANUP: the most expired members that one step of a call removes.
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 local UNHEARD = 4000000 -- a session that receives no notification lives so long after its last call
+-- HOLD: the time before another client can declare replaced limits again. FORMER: the number of
+-- declarations that are remembered.
 local HOLD, FORMER, DAY = 60000000, 8, 86400000000
 -- the limits of this call hold; they hold against any declaration
 local DECLARED, UPDATED = '1', '2'

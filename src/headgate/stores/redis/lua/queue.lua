@@ -28,7 +28,8 @@ function Queue.add(ids, costs)
   Gate.join(#ids, costs)
 end
 
--- All that joined cost the same. Requests that were in the queue already are counted once.
+-- Writes the requests that joined, which all cost the same. Some may have been in the queue
+-- already. `Queue.add` counted them again, so `Gate.leave` takes that back.
 function Queue.write_joined(costs)
   if not joining then return end
   local known = #joining / 2 - Membership.add_waiters(joining)
@@ -87,7 +88,8 @@ function Queue.head()
 end
 
 -- The first request whose session is not about to expire. A session that waits calls so often that
--- it has more than UNHEARD left. That session looks at the head in place of the head's own.
+-- it has more than UNHEARD left. That session looks at the head in place of the head's own. The
+-- further requests are read only if the head's session is about to expire.
 function Queue.first_awake(head)
   local ids = { head }
   for i = 1, CLEANUP do
@@ -100,8 +102,9 @@ function Queue.first_awake(head)
   return head
 end
 
--- Searches the queue for requests of expired sessions, so that only living ones are counted. It
--- begins once in WAITER, if any session expired, and walks a part of the queue in each call.
+-- Searches the queue for requests of expired sessions, so that only living ones are counted. A
+-- search starts at most every 10 s (WAITER), and only if a session has expired. Each call walks a
+-- part of the queue.
 -- Expired sessions are known for longer than that (KEEP).
 function Queue.sweep()
   if gate.next_sweep > gate.t then return end

@@ -33,9 +33,10 @@ local function repair_holders(held)
   gate.held, gate.next_expiry = held, Membership.first_lease_end()
 end
 
--- A remembered state was left by a complete call, and a sum shows the losses since then. For any
--- other state all members are counted. The sum of the holders' costs is the number that is held. If
--- waiters were lost, sessions that waited before `restarted_at` have to queue again.
+-- A remembered state was left by a complete call. If the member count equals the sum of its three
+-- counts, nothing was lost since then. Otherwise, and for any other state, all members are counted.
+-- The sum of the holders' costs is the number that is held. If waiters were lost, sessions that
+-- waited before `restarted_at` have to queue again.
 function Repair.run()
   local count = Membership.count()
   if not gate.sessions or count ~= gate.queued + gate.held + gate.sessions then

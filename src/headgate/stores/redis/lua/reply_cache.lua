@@ -10,9 +10,10 @@ ReplyCache = {}
 local RECORD = '<dddd' -- and then the reply
 local REPLY = 33 -- where the reply begins: behind four numbers of 8 bytes
 
--- The run of this server: the moment of the first record that the library wrote. A session
--- subscribes on one server, and its record may come to another one: with its slot, by a failover,
--- or after a restart. 0: a script does not know the run.
+-- RUN identifies one start of the library on one server, so records of other servers stand out. It
+-- is the moment of the first record that the library wrote. A session subscribes on one server, and
+-- its record may come to another one: with its slot, by a failover, or after a restart. 0: a script
+-- does not know the run.
 local RUN = 0
 
 function ReplyCache.begin_run()

@@ -1,5 +1,7 @@
 -- Sessions: which of them are alive. A session is one event loop's conversation about one name. A
--- session that waits and sends no call for WAITER expires, and loses its places (L3).
+-- session that waits and sends no call expires, and loses its places (L3). A call extends its life
+-- to WAITER only if less than three quarters of that are left. So it expires 7.5 to 10 s after its
+-- last call.
 
 Sessions = {}
 

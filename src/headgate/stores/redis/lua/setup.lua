@@ -27,7 +27,8 @@ end
 
 -- The first state of a name.
 function Setup.create(program, now)
-  Membership.count_waiters() -- fails before anything is written, if another program uses this key
+  -- The call raises WRONGTYPE before any write if MEMBERS belongs to another program.
+  Membership.count_waiters()
   gate = { program = program, t = now, not_before = 0, reserved = 0, fence = now, waiting = {} }
   gate.last_place, gate.keys_end, gate.next_expiry, gate.held, gate.queued = 0, 0, 0, 0, 0
   gate.next_sweep, gate.sweep_cursor, gate.restarted_at, gate.sessions = now, 0, 0, 0

@@ -42,7 +42,8 @@ function State.save()
   return text
 end
 
--- A state is taken out once: the call that takes it changes it.
+-- A state is taken out once: the call that takes it changes it. A call that changes nothing puts it
+-- back (fast_acquire.lua).
 local function take_known(program, text)
   local state = known[text]
   if not state or state.program ~= program then return nil end

@@ -22,7 +22,8 @@ function WindowLog.open()
   redis.call('ZADD', LOG, 'inf', 'end')
 end
 
--- The log keeps its TTL. If it was lost and is created again, it needs a new one.
+-- The log keeps its TTL. Two new members mean that `end` was missing, too: the log was lost, and
+-- needs a new TTL.
 function WindowLog.add(slot, t, cost)
   local its = score(slot, t)
   local entry = its .. ':' .. Numbers.text(cost)

@@ -116,7 +116,8 @@ def without_claim(command: Command) -> Command:
 def choose_statement(declares: int, asks: bool, operations: Sequence[Operation]) -> int:
     """Choose the statement that a call makes about its limits.
 
-    Only a session that acquires declares them. A look or a pause declares nothing.
+    A session that acquires declares its limits, unless the server knows them already. A declaration
+    or an update that is still due travels with any call. A look or a pause alone declares nothing.
     """
     if asks or declares in (DECLARED, UPDATED):
         return DECLARED if declares == ASKED else declares

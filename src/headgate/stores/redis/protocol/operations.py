@@ -76,9 +76,7 @@ class Operation:
         return (self.verb, *(getattr(self, each.name) for each in fields(self) if not each.kw_only))
 
     def owed_at(self, now: float) -> bool:
-        """Whether it must be delivered, even if a caller got the error that the server is
-        unavailable.
-        """
+        """Whether the session must still deliver it after its caller failed with StoreError."""
         return self.asker is None
 
 
@@ -260,7 +258,10 @@ class AskDeclared(Look):
 
 @dataclass(slots=True, eq=False)
 class Rejoin(Operation):
-    """It undoes a grant in a pause, so that its caller waits again. A second one would, too."""
+    """It undoes a grant in a pause, so that its caller waits again.
+
+    A second one would undo another grant.
+    """
 
     verb = "rejoin"
     logged = False

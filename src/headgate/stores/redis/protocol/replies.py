@@ -15,8 +15,9 @@ from headgate.gate.gate import Grant
 class Answer(NamedTuple):
     """The answer to one request.
 
-    To an acquire, `kind` is grant, wait, late, full or never. To other operations, `number` says
-    how many requests it was right for.
+    To an acquire, `kind` is grant, wait, late, full or never. To another operation, `number` is 1
+    or 0: for a release, whether the permit was held. The script writes equal answers as one with a
+    count, which `read_answers` expands.
     """
 
     kind: str
@@ -71,8 +72,8 @@ class Notification(NamedTuple):
 class Done(NamedTuple):
     """The call was carried out at `now`.
 
-    `head`: the session looks at the head of the queue in so many microseconds. None: another one
-    does.
+    `head`: the microseconds after which the session looks at the head of the queue. None: another
+    session does.
     """
 
     now: int
@@ -212,6 +213,7 @@ def read_outbox(words: Iterable[str], now: int) -> Outbox:
 def has_begun(refusal: Any) -> bool:
     """Whether an error of the server came out of the script.
 
-    Otherwise the server refused the call as a whole: it may not write, or its memory is full.
+    The server names the script in every error that the script raises. Otherwise the server refused
+    the call as a whole: it may not write, or its memory is full.
     """
     return "script" in str(refusal)

@@ -81,9 +81,9 @@ class Script(NamedTuple):
 class Library:
     """All of headgate's Lua.
 
-    `whole` carries out any call. `back` is the same for calls that only release: a server that is
-    out of memory must not refuse them. `quick` is one acquire that can pass at once; otherwise it
-    does nothing.
+    `whole` carries out any call. `back` is the same for calls without acquires. Most of them give
+    something back, so a server that is out of memory must not refuse them. `quick` is one acquire
+    that can pass at once; otherwise it does nothing.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:

@@ -28,8 +28,9 @@ class PendingAcquire:
         self.number = 0  # the session gives it the next one
         self.request = request
         self.future = future
-        # The promise for its outcome, if `future` is to give it its position in the queue first.
+        # With `on_wait`, `future` first gets the position, and `then` gets the grant.
         self.then: Promise | None = None
+        # The caller never sees its permit, so another caller may leave it one.
         self.enters = enters
         self.start = now
         self.session_id = ""  # the session that sent it; empty before that

@@ -31,7 +31,7 @@ class Batching:
         """The acquires of a call were granted `at_once`, or the first is behind `ahead` others."""
         if sent.acquires:
             self._far_from_head = ahead >= FAR
-        # Without waiters, a reply to releases alone does not show whether callers would pass.
+        # Only a reply to acquires, or the session's own waiters, show whether callers have to wait.
         waits = bool(traffic.waiting or traffic.reserved.queue)
         if waits or sent.acquires:
             self.uncontended = at_once and not waits
@@ -39,10 +39,10 @@ class Batching:
     def leaves_at_once(self, traffic: Traffic) -> bool:
         """Whether the next call does not wait for the end of the loop's turn.
 
-        An acquire leaves at once if the last call carried one request. A release leaves at once if
-        no caller was found waiting, or if the queue is so long that another call makes no
-        difference. Otherwise its caller may ask again in the same turn, and both travel in one
-        call.
+        An acquire leaves at once if the last call carried one request. A release leaves at once if,
+        besides, no caller was found waiting. It also leaves at once if the last call with
+        operations carried one, and the queue is so long that another call makes no difference.
+        Otherwise its caller may ask again in the same turn, and both travel in one call.
         """
         if traffic.operations and traffic.operations[-1].leads_release:
             return False

@@ -28,11 +28,14 @@ class Deadlines:
         self._traffic = traffic
         self._answer_by = inf  # the first moment at which a caller without an answer fails
         self._deadlines: list[Deadline] = []  # a heap
-        self._ended = 0  # so many of them are of callers that have ended
+        self._ended = 0  # the number of them that are of callers that have ended
         self.moment = inf  # at which the next caller may have waited for too long
 
     def begin(self, pending: PendingAcquire, max_sleep: float, now: float) -> None:
-        """The caller asks: limit the wait for its first answer."""
+        """The caller asks: limit the wait for its first answer.
+
+        `max_sleep=0` forbids a wait in the queue, not a slow reply.
+        """
         pending.answer_by = now + (max_sleep or REPLY_TIMEOUT)
         self._answer_by = min(self._answer_by, pending.answer_by)
         self.moment = min(self.moment, pending.answer_by)

@@ -38,8 +38,8 @@ class LeaseRenewal:
         # Acquires that were granted for a lease, and whose callers have made no permit yet.
         self.expected: set[PendingAcquire] = set()
         self.moment = inf  # of the next renewal
-        # That is in time for each permit with this lease that is held for certain until `_enough`
-        # or later.
+        # The next renewal is in time for permits with `_lease` that are certain until `_enough` or
+        # later.
         self._lease = 0
         self._enough = inf
         self.lost: list[Permit] = []  # lost leases that the current reply shows
@@ -70,7 +70,10 @@ class LeaseRenewal:
         return lease == self._lease and permit.believed >= self._enough
 
     def renew_in_time(self, permit: Permit, lease: int, now: float) -> None:
-        """Renew in time for `permit`: soon, if the grant was known late."""
+        """Renew in time for `permit`: a third of the lease from now.
+
+        If the grant was known late, renew earlier, so that two thirds of the lease remain certain.
+        """
         third = min(lease, self._limits.declared.lease or lease) / 3_000_000
         self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
         self._lease, self._enough = lease, permit.believed
@@ -81,7 +84,8 @@ class LeaseRenewal:
 
         It is on the monotonic clock, and counts from the sending of a call. The server's clock
         showed `server` when it named the grant, and another time in the last reply. It may have
-        stepped in between. Without a reply, the call sent at `sent_at` asked for the permit.
+        stepped in between. Then take the earlier of two ends: one counted from the last sending,
+        one from now. Without a reply, the call sent at `sent_at` asked for the permit.
         """
         known = self._last_reply.server
         if not lease:
@@ -133,7 +137,7 @@ class LeaseRenewal:
             self._renew_at(now + lease / 3_000_000)
             renew_lease(permit, self._last_reply.asked_at + lease / 1_000_000)
         else:
-            renew_lease(permit, now)
+            renew_lease(permit, now)  # certain only until now: the lease is lost
             self.lost.append(permit)
 
     def log_lost(self) -> None:

@@ -79,6 +79,7 @@ class LocalHandoff:
             and self._program == declared.program
             and not self._traffic.reserved.pause_left(now)
         )
+        # More than a sixth of the lease must be left (docs/decisions/local-handoff.md).
         certain = (
             permit.believed - now > last.lease / 6_000_000 and last.silence(now) <= MOST_SILENCE
         )
@@ -95,7 +96,11 @@ class LocalHandoff:
         return len(traffic.waiting) if traffic.last_number() <= self._first_to else -1
 
     def note_queued(self, sent: Sent, ahead: int | None) -> None:
-        """A reply says how many are `ahead` of the call's first waiter. None: it has none."""
+        """A reply says how many are `ahead` of the call's first waiter. None: it has none.
+
+        If the server found only this session's own waiters ahead, no other session stands between
+        them.
+        """
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number
 

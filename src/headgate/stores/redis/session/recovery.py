@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 
-WAITER = 10.0  # seconds for which the script keeps the places of a silent session (prelude.lua)
+# The script keeps the places of a silent session for 7.5 to 10 s after its last call (prelude.lua).
+WAITER = 10.0
 KEEP = 30.0  # seconds after which the script may have forgotten the last reply to a silent session
 
 

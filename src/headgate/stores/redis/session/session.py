@@ -2,7 +2,8 @@
 
 It has no event loop, no connection and no clock. Requests, replies, notifications and the time go
 in. The next call, the outcomes of the callers and the next moment come out. `Traffic.state` says
-what becomes of the next call. The session decides nothing: the script does.
+what becomes of the next call. The script decides which caller passes. Only a local hand-off is
+decided here: a permit passes to the next caller without a call.
 
 The parts of a session share its `Traffic`, and know nothing of one another but what they are given.
 Every `now` is a moment of the monotonic clock, in seconds.
@@ -63,10 +64,10 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.operations import Outcome
     from headgate.stores.redis.protocol.replies import Reply
 
-# The head of the queue asks so many seconds before its moment.
+# The seconds before its moment at which the head of the queue asks.
 MARGIN = 0.5 * HORIZON / 1_000_000
 # Seconds without a call after which a session with waiters sends one, to show that it is alive.
-# This is a third of the script's WAITER.
+# This is 0.3 of the script's WAITER (SOON in main.lua).
 HEARTBEAT = 3.0
 GRACE = 0.1  # seconds after its estimate at which a waiter asks for its state
 
@@ -258,6 +259,7 @@ class Session:
     def _accept_quick(self, sent: Sent, reply: QuickGrant, now: float) -> None:
         self._note_reply(sent, reply.now)
         pending = sent.acquires[0]
+        # A caller that has left also takes its grant, because `apply_grant` gives it back.
         if self.traffic.waiting.pop(pending.number, None) or pending.future.done():
             self._grants.apply_grant(pending, reply.grant, sent.lease, reply.now, now)
 
@@ -271,6 +273,7 @@ class Session:
             self._on_answer(operation, outcome, now)
         ahead, at_once = None, True
         for pending, answer in zip(sent.acquires, cast("Iterable[Answer]", answers), strict=True):
+            # A caller that has left takes its answer, too: see `_accept_quick`.
             if pending.number in traffic.waiting or pending.future.done():
                 self._grants.apply_answer(pending, answer, now)
             if answer.kind != "grant":
@@ -294,7 +297,7 @@ class Session:
         elif isinstance(operation, Rejoin):
             self._grants.on_rejoined(operation, answer)
         elif isinstance(operation, Leave) and not isinstance(answer, StoreError):
-            # The reply to the last call of a session carries the last of its outbox.
+            # The session has read its last outbox, so the next session can begin.
             self.traffic.leaving = False
             self._begin_again(now)
 
@@ -343,7 +346,8 @@ class Session:
         traffic.operations[:0] = keep_owed(self.limits.name, operations, error, now)
         for operation in operations + (sent.operations if sent else []):
             self._on_answer(operation, error, now)
-        # These are given up as soon as a reply shows their outcome.
+        # Acquires in the unanswered call are not cancelled yet: the reply to it shows their
+        # outcome.
         on_its_way = {pending.number for pending in sent.acquires} if sent else set()
         traffic.cancel_all(
             {

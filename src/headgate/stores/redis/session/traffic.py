@@ -94,7 +94,10 @@ class Traffic:
 
     @property
     def owes(self) -> bool:
-        """Whether the server must get something, though no caller waits for the answer."""
+        """Whether the server must get something other than new acquires.
+
+        These are operations, with or without a caller that waits for the answer, and owed calls.
+        """
         return bool(self.operations or self.owed or self.leaving)
 
     @property

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.shutdown import Unsent
     from headgate.stores.redis.transport.topology import Topology
 
-PAUSE = 0.05  # A call waits so many seconds before it is sent again while its slot moves.
-DRAIN_TIMEOUT = 1.0  # A loop that ends has so many seconds to send its releases.
+PAUSE = 0.05  # The seconds before a call is sent again while its slot moves.
+DRAIN_TIMEOUT = 1.0  # The seconds in which a loop that ends can send its releases.
 # These errors end a connection because its server is no primary any more.
 DEMOTED = ReadOnlyError, NotThereError
 # A session's id ends with this letter if it subscribes to sharded channels (outbox.lua).
@@ -73,7 +73,7 @@ class Client:
         # The loop did not run when the client ended: its tasks never end by themselves.
         self.abandoned = False
         self.of_portal = self.loop is portal_loop()
-        # So many sessions have got an id from this client.
+        # The number of sessions that got an id from this client.
         self._session_count = 0
         # These senders send a call at the end of this turn of the loop.
         self._ready: list[Sender] = []
@@ -149,7 +149,9 @@ class Client:
             first, self._sent_at_once = not self._sent_at_once, True
             now = self.loop.time()
             node.say(Call(sender, sender.command(), now, now))
-            if first:  # The server is working on the call meanwhile.
+            # The call is on its way before `call_soon`, so the server's work overlaps with that
+            # cost.
+            if first:
                 self.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:

@@ -17,8 +17,8 @@ from hiredis import ProtocolError, Reader, pack_command
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
-REPLY_TIMEOUT = 5.0  # A reply may take so many seconds.
-# A reply may take so many seconds even if a caller's `max_sleep` is shorter: waiting for a slow
+REPLY_TIMEOUT = 5.0  # The seconds that a reply may take.
+# The seconds that a reply may take even if a caller's `max_sleep` is shorter: waiting for a slow
 # reply is no wait in the queue.
 SILENCE = 0.5
 
@@ -134,9 +134,10 @@ def hang_up(writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop) -> No
 
 
 def close_sockets(loop: asyncio.AbstractEventLoop) -> None:
-    """Close the transports that are closing and wait for `loop`, which does not run.
+    """Finish the transports that began to close and would need `loop` for their last step.
 
-    A coroutine of asyncio that connects keeps its transport to itself. So this checks all of them.
+    The loop does not run. A coroutine of asyncio that connects keeps its transport to itself. So
+    this checks all of them.
     """
     for transport in list(getattr(loop, "_transports", {}).values()):
         if transport.is_closing():
@@ -151,7 +152,8 @@ def _close_socket(transport: asyncio.WriteTransport) -> None:
     """
     plain: Any = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None) or transport
     if getattr(plain, "_sock", None) is not None:
-        with suppress(RuntimeError):  # a protocol has no loop to wake its readers in
+        # The stream's protocol cannot wake its readers in a closed loop.
+        with suppress(RuntimeError):
             plain._call_connection_lost(None)
 
 

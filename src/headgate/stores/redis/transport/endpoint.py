@@ -32,7 +32,7 @@ from headgate.stores.redis.transport.connection import (
 )
 from headgate.stores.redis.transport.failures import NotThereError
 
-# Connecting may take so many seconds. A socket_connect_timeout in the URL or the client has
+# The seconds that connecting may take. A socket_connect_timeout in the URL or the client has
 # precedence.
 CONNECT_TIMEOUT = 5.0
 # An unavailable server causes these errors.
@@ -163,7 +163,8 @@ class Endpoint:
             close(connection, loop)
             if not loop.is_running():
                 close_sockets(loop)
-                # The garbage collector closes this coroutine, and redis-py may hide that.
+                # The garbage collector closes this coroutine with GeneratorExit, which redis-py may
+                # turn into another error.
                 raise GeneratorExit from error
             if isinstance(error, RedisError) and await self._is_sentinel(error):
                 raise NotThereError(A_SENTINEL) from error

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-# So many seconds pass between two checks: the policy can be changed while the server runs.
+# The seconds between two checks: the policy can be changed while the server runs.
 EVERY = 600.0
 # A warning was logged for these servers. Each gets one.
 _warned: set[str] = set()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # This stands for the library in `Node._loading`, beside the digests of scripts.
 LIBRARY = "library"
-# A client of several servers closes a connection after so many seconds without a call.
+# The seconds without a call after which a client of several servers closes a connection.
 IDLE = 60.0
 # With these errors the server refuses every call, before the script begins.
 UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")
@@ -51,11 +51,12 @@ MISSING = ("NOSCRIPT", "ERR Function not found")
 # contents lives for a minute, or as long as the name.
 PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
 MINUTE = 60_000  # milliseconds
-# A server writes last to the connection that first had a reply to write (Redis and Valkey,
-# putClientInPendingWriteQueue in networking.c). With a PING before it, the reply to a call goes
-# out behind the notifications of that call. So a notified process does not wait for one more
-# write, and for one more process to wake up. In a fleet that is a quarter of a hand-off
-# (python -m benchmarks.fleet).
+# A server writes last to the connection that first had something to be written (Redis and Valkey,
+# putClientInPendingWriteQueue in networking.c). For example, a release from A grants a permit to B.
+# Without a PING, the notification for B comes up before the reply to A, so A gets its reply first.
+# With a PING before the release, A has the first reply, so B gets its notification first. Then B
+# does not wait for one more write, and for one more process to wake up. In a fleet that is a
+# quarter of a hand-off (python -m benchmarks.fleet).
 PING = ("PING",)
 # A Cluster redirects with these words: the kind, the slot, the host and the port.
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
@@ -324,8 +325,8 @@ class Node:
         runs a call only if all its keys exist, or if it has a single key. So each key is created by
         a command of its own, unless it exists.
 
-        Redis 6.2, which has no functions, gets no such commands. It redirects a call that lacks one
-        key. The other keys are still to move, and must find no key in their place.
+        Redis 6.2, which has no functions, redirects a call that lacks one key. Its other keys are
+        still to move. There placeholders would block their migration, so the client creates none.
         """
         for key, (verb, *words) in zip(call.command.keys, PLACEHOLDERS, strict=False):
             for command in ((verb, key, *words), ("PEXPIRE", key, MINUTE, "NX")):
@@ -388,6 +389,7 @@ class Node:
             )
             self.client.answered(call, ResponseError(text), self)
             return
+        # A redirect shows that the server answers, so the waiting calls leave, too.
         self.ready()
         if word == "MOVED":
             self.client.topology.moved(int(slot), server)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headgate.stores.redis.transport.topology import Topology
 
-# A server counts as recovered after so many seconds without a failure. So a flapping server does
+# The seconds without a failure after which a server counts as recovered. So a flapping server does
 # not fill the log.
 CALM = 1.0
 

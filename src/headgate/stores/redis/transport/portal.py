@@ -28,7 +28,7 @@ from headgate.threads import begin
 T = TypeVar("T")
 # A client's lifecycle task has this name. Cancelling the task ends the client.
 LIFECYCLE = "headgate-client"
-# The clients have so many seconds to close their connections, after all calls were sent.
+# The seconds in which the clients can close their connections, after all calls were sent.
 CLOSING = 1.0
 
 
@@ -217,8 +217,8 @@ class Call(Generic[T]):
     `name` is the name of the queue, for errors. `undo` gets the result if the thread has stopped
     waiting. `on_message` gets, in the thread, the messages of the task before its result.
 
-    The thread never has a reference to the task. The end of a task runs Python code, and would hide
-    there an exception that a signal handler raises.
+    The thread never has a reference to the task. A dying task runs Python code. An exception that a
+    signal handler raised there would be lost.
     """
 
     def __init__(
@@ -246,6 +246,7 @@ class Call(Generic[T]):
             not isinstance(news := self._messages.get(timeout=timeout), Outcome)
             and not self.of_parent
         ):
+            # A newer message makes this one outdated.
             if self._on_message is not None and self._messages.empty():
                 self._on_message(news)
         if self.of_parent:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.node import Call, Node, Sender
     from headgate.stores.redis.transport.topology import Topology
 
-# A store that has answered before is retried for so many seconds, unless the caller says
-# otherwise. The script keeps the places of a silent session for as long.
+# The seconds for which a store that has answered before is retried, unless the caller says
+# otherwise. The script keeps the places of a silent session for 7.5 to 10 s after its last call.
 OUTAGE = 10.0
-# A pause before another attempt lasts so many seconds at most.
+# The longest pause before another attempt, in seconds.
 LONGEST = 1.0
-# The same is true while the store is unavailable and no caller waits for it.
+# The longest pause while no caller waits for the unavailable store.
 REVIVAL = 5.0
 
 
@@ -95,11 +95,13 @@ class Reconnection:
         # These servers failed, each with this last error. Before another attempt the client asks
         # where the names are.
         self.suspects: dict[Endpoint | None, Exception] = {}
-        # The client has made so many attempts to reach each server since its last answer.
+        # The number of attempts to reach each server since its last answer.
         self.attempts: dict[Endpoint | None, int] = {}
-        # These parts of the store have answered no call since a call to them was abandoned.
+        # These parts of the store have answered no call since a call to them was abandoned. New
+        # calls are not retried there.
         self.abandoned: set[Endpoint | None] = set()
-        # These parts of the store have answered neither a call nor a PING since they failed.
+        # These parts of the store have answered neither a call nor a PING since they failed. When
+        # `is_unavailable` was asked about such a part, a background task PINGs it.
         self.unavailable: set[Endpoint | None] = set()
         # These backlogs are sent again later.
         self.offers = Offers(loop)
@@ -291,6 +293,7 @@ class Reconnection:
         """Leave a server as soon as the Sentinel notifies that another one has replaced it."""
         while True:
             if await trouble_of(sentinel.switched()):
+                # 10 attempts give the longest pause.
                 await asyncio.sleep(pause(10, REVIVAL))
                 # The Sentinel may have notified during the pause.
                 await trouble_of(sentinel.look(self.suspects))
@@ -309,7 +312,8 @@ class Reconnection:
     async def _check_topology(self, node: Node) -> None:
         if await trouble_of(self.topology.look({*self.suspects, node.endpoint})) is None:
             node.send_on()
-        await asyncio.sleep(pause(10, LONGEST))  # The pause limits how often this is asked.
+        # The pause limits how often this is asked. 10 attempts give the longest pause.
+        await asyncio.sleep(pause(10, LONGEST))
 
     # Unavailable servers --------------------------------------------------------------------------
 
@@ -347,8 +351,8 @@ class Reconnection:
     async def _ping(self, part: Endpoint | None) -> None:
         """PING the server of `part`.
 
-        Other servers may have taken over all its names. Then no part is unavailable, and the client
-        sends no PING.
+        If the server has left the Cluster, other servers have its names. Then the client sends no
+        PING and forgets the part.
         """
         server = await self.any_server()
         if part is None or part in self.topology.servers():
@@ -362,7 +366,7 @@ class Reconnection:
             raise NotThereError("no server of the store is known")
         return server
 
-    # Ending ---------------------------------------------------------------------------------------
+    # For the client -------------------------------------------------------------------------------
 
     def follow_sentinel(self) -> None:
         if self._following is None and isinstance(self.topology, Sentinel):

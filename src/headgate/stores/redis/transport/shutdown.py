@@ -21,10 +21,10 @@ from weakref import WeakSet
 
 from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
 
-# The end of a process waits for a server for so many seconds at most.
+# The most seconds for which the end of a process waits for a server.
 LONGEST = 5.0
-# With this priority multiprocessing calls it after the user's finalizers, and before the last log
-# lines are written.
+# With this priority, multiprocessing runs the delivery after the user's finalizers and before its
+# last log lines.
 LAST = -100
 
 

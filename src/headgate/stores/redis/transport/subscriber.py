@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.node import Sender
     from headgate.stores.redis.transport.topology import Topology
 
-LONGEST = 5.0  # A pause before another attempt lasts so many seconds at most.
+LONGEST = 5.0  # The longest pause before another attempt, in seconds.
 
 
 class Listener(Protocol):
@@ -79,8 +79,9 @@ class Subscriptions:
         """The connection for calls to `server` is lost. Drop its subscription, or check it.
 
         `left` says that another server may have replaced it. Then the subscription is dropped. On a
-        Cluster a subscription that no name needs there is dropped as well. So is the only one,
-        because names on other servers need it.
+        Cluster a subscription that no name needs there is dropped as well. An unsharded Cluster has
+        one subscription for all servers. The client drops it, too, and its sessions ask at once and
+        subscribe elsewhere.
         """
         subscriber, topology = self._subscribers.get(server), self._client.topology
         if subscriber is None:
@@ -161,7 +162,7 @@ class Subscriber:
         self._connection: Connection | None = None
         # This connection has these channels. True: the server has confirmed the channel.
         self._channels: dict[str, bool] = {}
-        # So many attempts have ended since the server has confirmed a channel.
+        # The number of attempts that have ended since the server last confirmed a channel.
         self._attempts = 0
         # The oldest command since the last message was sent at this time, by the loop's clock.
         self._asked: float | None = None
@@ -211,6 +212,7 @@ class Subscriber:
             self._connection.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
             return
         if self._asked is None:
+            # A repeated SUBSCRIBE changes nothing, and the server confirms it.
             self._subscribe(self._connection, next(iter(self.keys)))
         self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.make_sure)
 
@@ -254,7 +256,8 @@ class Subscriber:
                 await asyncio.sleep(pause(self._attempts, LONGEST))
             await trouble_of(self._connect())
             if not self._attempts:
-                # The sessions also tell the server that they receive no notifications now.
+                # A confirmed channel was lost just now, or the first attempt has failed. The
+                # sessions ask for missed notifications, and say that they receive none now.
                 self._subscriptions.look(self.keys)
             self._attempts += 1
             if not any(map(self._waits, self.keys)):

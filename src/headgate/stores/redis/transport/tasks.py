@@ -16,10 +16,10 @@ from headgate.stores.redis.transport.failures import NotThereError
 
 T = TypeVar("T")
 S = TypeVar("S")
-# One server is asked alone for so many seconds. After that the next one is asked, too, and a late
+# The seconds for which one server is asked alone. After that the next one is asked, too, and a late
 # answer of the first still counts.
 TURN = 0.25
-# Another attempt comes after so many seconds, doubled for each further one, with full jitter.
+# The seconds before another attempt, doubled for each further one, with full jitter.
 BACKOFF = 0.05
 # This generator leaves the user's random state alone, and differs after a fork.
 JITTER = random.SystemRandom()

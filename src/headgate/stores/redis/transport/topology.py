@@ -21,10 +21,11 @@ from headgate.stores.redis.transport.tasks import NoAnswerError, first_answer
 
 # This generator leaves the user's random state alone, and differs after a fork.
 CHANCE = random.SystemRandom()
-NAMED = 3  # An error names so many servers at most.
+NAMED = 3  # The most servers that an error names.
 # A Sentinel's channels, each with the positions of the service and of the new primary's host in a
 # message. The Sentinel that leads a failover publishes +switch-master only when all replicas follow
-# the new primary.
+# the new primary. +promoted-slave comes earlier, and only from the leading Sentinel, so both are
+# read.
 NOTIFICATIONS = {"+switch-master": (0, 3), "+promoted-slave": (5, 2)}
 Suspects = Collection[Endpoint | None]  # These servers failed just now.
 
