@@ -437,3 +437,15 @@ def test_only_operations_that_must_be_delivered_outlive_a_failure() -> None:
     talk.session.run([*release, *talk.session.renewal.begin_round(talk.now)])
     talk.session.failed(StoreError("away"), talk.now)
     assert talk.session.traffic.operations == release
+
+
+def test_a_session_whose_callers_ended_with_their_loop_is_idle_when_the_server_knows_it() -> None:
+    """A caller that was granted makes no permit any more, and never ends."""
+    talk = Talk()
+    talk.granted()
+
+    talk.session.take_over(talk.now)
+    talk.call()
+    talk.done("done 1 1 0")
+
+    assert talk.session.idle

@@ -278,9 +278,8 @@ class LoopSession:
         self.halt()
         # A permit keeps its queue alive, and the queue its sessions. A timer keeps only a session
         # that owes something.
-        home: Callable[[], LoopSession | None] = ref(self)
-        if self.traffic.owes:
-            home = lambda: self  # noqa: E731 - the same type as the other one
+        home: Callable[[], LoopSession | None]
+        home = (lambda: self) if self.traffic.owes else ref(self)
         delay = max(0.0, moment - monotonic())
         self._timer = self.client.loop.call_later(delay, on_time, home)
         self._moment = moment

@@ -136,7 +136,7 @@ class Session:
     @property
     def idle(self) -> bool:
         """Whether the process loses nothing when it drops this session."""
-        return self.traffic.idle and not (self.renewal.expected or self.renewal.holds)
+        return self.traffic.idle and not self.renewal.holds
 
     # Calls ----------------------------------------------------------------------------------------
 
