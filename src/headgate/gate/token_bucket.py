@@ -129,20 +129,22 @@ class TokenBucketRule:
         """Take one token if it is there now: `refresh`, `ready` and `take` in one, because this is
         the hot path.
         """
-        level, at, size = self.level, self.at, self.size
-        if now > at:
-            ticks = (now - at) // self.tick
+        level, elapsed = self.level, now - self.at
+        if self.tick == 1 and elapsed > 0:
+            level += elapsed * self.gain
+            self.at = now
+        elif elapsed >= self.tick:
+            ticks = elapsed // self.tick
             level += ticks * self.gain
-            at += ticks * self.tick
-        if level >= size:
-            level = size
-            if now > at:
-                at = now
-        self.at = at
+            self.at += ticks * self.tick
+        if level >= self.size:
+            level = self.size
+            if elapsed > 0:
+                self.at = now
         if level < self.price:
             self.level = level
             return False
-        if self.top - self.grain < level <= self.top:
+        if 0 <= self.top - level < self.grain:
             self.taken = now
         else:
             self.level = level
