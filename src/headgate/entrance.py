@@ -59,16 +59,22 @@ class Entrance:
 
     def _shut(self) -> None:
         """Refuse all acquires from now on. A second call does nothing."""
-        if not isinstance(self._queue, Closed):
-            self._queue = cast("Queue", Closed(self._queue))
+        queue = self._queue
+        if not isinstance(queue, Closed):
+            self._queue = cast("Queue", Closed(queue))
+            if isinstance(queue, MemoryQueue):
+                queue.status()  # the acquires in its crowd are listed only when a look moves them
 
     async def __aenter__(self) -> None:
-        if not self._queue.enter_task():
+        # Two steps: CPython 3.11 calls a function in a slot faster so (benchmarks, rate-async).
+        enter = self._queue.enter_task
+        if not enter():
             await self._queue.enter_later(self._default)
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            self._queue.leave()
+            leave = self._queue.leave
+            leave()
         except Lost as lost:
             lost.watch.tell(error)
 

@@ -427,6 +427,44 @@ def with_a_waiter(limiter: Limiter) -> tuple[asyncio.AbstractEventLoop, asyncio.
     return loop, caller
 
 
+async def queued_unseen(limiter: Limiter) -> list[asyncio.Task[None]]:
+    """Two tasks that wait. No `status()` has counted them, so they wait in the fastest way."""
+    callers = [asyncio.create_task(entered(limiter)) for _ in range(2)]
+    await asyncio.sleep(0)
+    return callers
+
+
+async def test_acquires_that_no_status_has_counted_are_refused(name: str) -> None:
+    """Promise 10: only those of the limiter that is closed; others of its name go on."""
+    store = MemoryStore()
+    limiter, other = (Limiter(name, Concurrency(1), store=store) for _ in range(2))
+    async with limiter:
+        callers, others = await queued_unseen(limiter), await queued_unseen(other)
+
+        await soon(limiter.aclose(refuse_waiters=True))
+
+        for caller in callers:
+            with pytest.raises(LimiterClosedError):
+                await soon(caller)
+    await soon(asyncio.gather(*others))
+
+
+async def test_a_close_waits_for_acquires_that_no_status_has_counted(name: str) -> None:
+    """Promise 10: it returns when they are served."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    permit = await limiter.acquire()
+    callers = await queued_unseen(limiter)
+    closing = asyncio.create_task(limiter.aclose())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+
+    permit.release()
+
+    await soon(closing)
+    await soon(asyncio.gather(*callers))
+    assert not limiter._closing.waiting
+
+
 def test_a_close_returns_though_a_signal_handler_interrupted_the_end_of_an_acquire(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

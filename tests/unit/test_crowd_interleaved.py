@@ -128,7 +128,8 @@ class Story:
         before = self.asked[: self.asked.index(me)]
         self.asked.remove(me)
         line = queue_of(self.ways[0])
-        queued = [getattr(waiter, "future", None) for waiter in (*line._crowd, *line._gate.queue)]
+        queued = [place for place, *_ in line._crowd]
+        queued += [getattr(waiter, "future", None) for waiter in line._gate.queue]
         for task in before:
             if (
                 task is not None

@@ -8,11 +8,10 @@ to do goes the proper way through the line.
 
 from __future__ import annotations
 
-from asyncio import Future, _get_running_loop
+from asyncio import AbstractEventLoop, Future, _get_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, cast
-from weakref import ref
 
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Gate
@@ -26,7 +25,8 @@ Door = Callable[[], bool]
 # Its result is a ticket of `starting`: the caller has the permit. Or it is a waiter, which the
 # caller is from then on.
 Place = Future[Any]
-Crowd = deque[Place]
+Crowd = deque[tuple[Place, AbstractEventLoop, "Request"]]
+NO_WAIT = (False,)  # a ready tuple of arguments makes the call of a lock cheaper
 
 
 def shut() -> bool:
@@ -46,18 +46,15 @@ def timed_door(
     """
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules, waiting, starting = gate.rules, gate.queue, queue.starting
-    acquire, wait, release = (
-        lock.acquire,
-        lock.wait,
-        lock.release,
-    )  # not `with`, which costs much (benchmarks, rate-async)
+    # Not `with`, which costs much (benchmarks, rate-async).
+    acquire, wait, release = lock.acquire, lock.wait, lock.release
     deferred = lock.deferred
     count = None if inside is None else inside.append
 
     def enter() -> bool:
         stage = 0
         try:
-            if not acquire(False):
+            if not acquire(*NO_WAIT):
                 wait()
             if not (lock.state or waiting or starting or gate.rules is not rules):
                 lock.state = stage = 1
@@ -67,12 +64,18 @@ def timed_door(
                     stage = 2
                     if count is not None:
                         count(None)
+                    lock.state = 0
+                    stage = 4
+                    release()
+                    if deferred:
+                        lock.settle()
+                    return True
                 lock.state = 0
-            stage = 4 if stage == 2 else 3
+            stage = 3
             release()
             if deferred:
                 lock.settle()
-            return stage == 4
+            return False
         except BaseException:
             if stage in (1, 2):
                 lock.state = TORN
@@ -149,39 +152,38 @@ def pooled_queue(
     queue: Pooled, gate: Gate, pool: list[None], crowd: Crowd
 ) -> Callable[[Request], Coroutine[Any, Any, None]]:
     """Wait in the crowd, if nobody waits elsewhere."""
-    append, rules, starting = crowd.append, gate.rules, queue.starting
+    append, rules, waiting, starting = crowd.append, gate.rules, gate.queue, queue.starting
     slots = cast(
         ConcurrencyRule, gate.single[0][0]
     )  # when all that an entry touches have room, this one has
 
     async def enter_later(request: Request) -> None:
-        if gate.queue or not request.plain:
+        if waiting or not request.plain:
             await queue.enter_queue(request)
             return
-        if _get_running_loop() is None:
+        loop = _get_running_loop()
+        if loop is None:
             raise no_loop()
-        place: Place = (
-            Future()
-        )  # nothing more is made for it: most never need it (benchmarks, concurrency-tasks)
-        closing, entry = request.closing, ref(place)
+        # Nothing more is made for it: most never need it (benchmarks, concurrency-tasks).
+        place: Place = Future()
         try:
-            try:
-                closing.begin(entry)
-                append(place)
-                if (
-                    pool or slots.used < slots.capacity or gate.rules is not rules
-                ):  # not for us to know whether there is a wait
-                    queue.advance()
-                ticket = await place
-                if starting and starting[0] is ticket:
-                    starting.popleft()
-                    return
-            except BaseException:
-                queue.give_place_up(place)
-                raise
-            await queue.moved(place, ticket, request)
-        finally:
-            closing.end(entry)
+            append((place, loop, request))
+            # Whether there is a wait, and by whom it is listed, is then for the queue to know.
+            if (
+                pool
+                or slots.used < slots.capacity
+                or gate.rules is not rules
+                or request.closing.closed
+            ):
+                queue.advance()
+            ticket = await place
+            if starting and starting[0] is ticket:
+                starting.popleft()
+                return
+        except BaseException:
+            queue.give_place_up(place)
+            raise
+        await queue.moved(place, ticket, request)
 
     return enter_later
 
@@ -207,27 +209,28 @@ def pooled_exit(
 
     def pass_to_first() -> bool:
         """Without the lock, to a task of this very loop."""
-        here, ticket, place = _get_running_loop(), object(), None
+        here, ticket, entry = _get_running_loop(), object(), None
         try:
             while crowd:
                 first = crowd[0]
-                if first.get_loop() is not here:
+                if first[1] is not here:
                     return False
-                place = crowd[0]  # an interrupt behind the next step loses what that returns
-                place = popleft()
-                if place is not first and place.get_loop() is not here:  # another thread was faster
-                    crowd.appendleft(place)
+                entry = first  # an interrupt behind the next step loses what that returns
+                entry = popleft()
+                if entry is not first and entry[1] is not here:  # another thread was faster
+                    crowd.appendleft(entry)
                     return False
+                place = entry[0]
                 if not place.done():  # its task has not given up
                     starting.append(ticket)
-                    mine, place = place, None
-                    mine.set_result(ticket)
+                    entry = None
+                    place.set_result(ticket)
                     return True
         except IndexError:  # another thread was faster
             return False
         except BaseException:
-            if place is not None:
-                crowd.appendleft(place)
+            if entry is not None:
+                crowd.appendleft(entry)
                 queue.begun(ticket)
                 append(None)
                 queue.advance()
