@@ -7,6 +7,7 @@ user with access. Several that belong together: clusters.py, sentinels.py.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -46,11 +47,16 @@ class ServerMissing(Exception):
 def find_server() -> str:
     """The path of redis-server; where it is missing, the distribution's package is installed if
     that may be done.
+
+    The worker processes of one run come here at once, and apt-get refuses a second installation
+    beside the first. So one process installs, and the others wait for the lock.
     """
-    found = _on_the_path()
-    if found is None:
-        install_server()
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         found = _on_the_path()
+        if found is None:
+            install_server()
+            found = _on_the_path()
     if found is None:
         raise ServerMissing(ADVICE)
     return found
