@@ -5,8 +5,9 @@ ever.
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from math import ceil
 from operator import ge, itemgetter
 
@@ -627,7 +628,28 @@ def test_admit_of_a_bucket_does_the_same_as_refresh_ready_and_take(data: st.Data
     rate = data.draw(rates())
     gate = Crowd(rate).play(data.draw(events([rate]))).gate
     now = gate.t + data.draw(st.integers(0, 2 * lengthened(rate)))
-    short, long = twin(gate).rules[0], twin(gate).rules[0]
+    rule = gate.rules[0]
+    assert isinstance(rule, TokenBucketRule)
+
+    assert_admits_alike(rule, now)
+
+
+@pytest.mark.parametrize("tick", [1, 3])
+def test_admit_of_a_bucket_does_the_same_at_every_border(tick: int) -> None:
+    """T1, T5: given any level, mark and moment of a small bucket, then `admit` says and does the
+    same as `refresh`, `ready` and `take`.
+    """
+    rule = TokenBucketRule("requests", 3, 2, 1, tick, 3)
+    rule.open(START)
+    levels, moments = range(-2, rule.size + 1), range(START - 1, START + 9 * tick + 2)
+    for level, top, now in product(levels, levels, moments):
+        rule.level, rule.top = level, top
+        assert_admits_alike(rule, now)
+
+
+def assert_admits_alike(rule: TokenBucketRule, now: int) -> None:
+    """`admit` leaves `rule` as `refresh`, `ready` and `take` leave it."""
+    short, long = deepcopy(rule), deepcopy(rule)
 
     admitted = short.admit(now)
 
@@ -637,18 +659,3 @@ def test_admit_of_a_bucket_does_the_same_as_refresh_ready_and_take(data: st.Data
     else:
         long.left(now)
     assert all(getattr(short, name) == getattr(long, name) for name in TokenBucketRule.__slots__)
-
-
-def test_admit_and_take_remember_the_same_levels() -> None:
-    """T5: given a bucket whose grain is one token, when two are taken by either way, then both
-    remember the same level.
-    """
-    short, long = (TokenBucketRule("requests", 10, 1, 1, 1_000_000, 10) for _ in range(2))
-    for bucket in (short, long):
-        bucket.open(START)
-
-    for t in (START, START + 1):
-        assert short.admit(t)
-        long.take(1, t, t)
-
-    assert short.marks == long.marks == [(START, 10)]
