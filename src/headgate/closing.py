@@ -73,14 +73,6 @@ class Closing:
         if self._refuses:
             raise closed(self.name)
 
-    def note(self, waiter: Refusable) -> None:
-        """List an acquire that waits already, until it ends or is dropped. Refuse it when waiters
-        are refused.
-        """
-        self.waiting.add(ref(waiter, self.waiting.discard))
-        if self._refuses:
-            waiter.refuse(closed(self.name))
-
     def end(self, entry: Entry) -> None:
         """The acquire waits no longer."""
         self.waiting.discard(entry)

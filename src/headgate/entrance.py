@@ -59,11 +59,8 @@ class Entrance:
 
     def _shut(self) -> None:
         """Refuse all acquires from now on. A second call does nothing."""
-        queue = self._queue
-        if not isinstance(queue, Closed):
-            self._queue = cast("Queue", Closed(queue))
-            if isinstance(queue, MemoryQueue):
-                queue.status()  # the acquires in its crowd are listed only when a look moves them
+        if not isinstance(self._queue, Closed):
+            self._queue = cast("Queue", Closed(self._queue))
 
     async def __aenter__(self) -> None:
         # Two steps: CPython 3.11 calls a function in a slot faster so (benchmarks, rate-async).

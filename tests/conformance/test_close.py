@@ -465,6 +465,69 @@ async def test_a_close_waits_for_acquires_that_no_status_has_counted(name: str) 
     assert not limiter._closing.waiting
 
 
+async def test_a_thread_that_refuses_the_waiters_of_a_loop_loses_no_permit(name: str) -> None:
+    """Promise 10, S2: the waiters leave the queue before the permit is released."""
+    store = MemoryStore()
+    for _ in range(50):
+        limiter, other = (Limiter(name, Concurrency(1), store=store) for _ in range(2))
+        permit = await limiter.acquire()
+        callers = await queued_unseen(limiter)
+
+        closer = threading.Thread(target=limiter.close, args=(True,))
+        closer.start()
+
+        ends = await soon(asyncio.gather(*callers, return_exceptions=True))
+        assert {type(end) for end in ends} == {LimiterClosedError}
+        await asyncio.to_thread(closer.join)
+        permit.release()
+        tried_sync(other)
+
+
+async def test_waiters_that_are_refused_during_releases_are_served_or_refused(name: str) -> None:
+    """Promise 10, S2: given a thread that closes while a loop releases, no permit is lost."""
+    store = MemoryStore()
+    for _ in range(50):
+        limiter, other = (Limiter(name, Concurrency(20), store=store) for _ in range(2))
+        permits = [await other.acquire() for _ in range(20)]
+        callers = [asyncio.create_task(entered(limiter)) for _ in range(100)]
+        await asyncio.sleep(0)
+        await other.astatus()
+
+        closer = threading.Thread(target=limiter.close, args=(True,))
+        closer.start()
+        for permit in permits:
+            permit.release()
+
+        ends = await soon(asyncio.gather(*callers, return_exceptions=True))
+        assert {type(end) for end in ends} <= {type(None), LimiterClosedError}
+        await asyncio.to_thread(closer.join)
+        await at_rest(other)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+async def test_a_close_waits_for_an_acquire_that_is_granted_in_a_busy_loop(
+    name: str, counted: bool
+) -> None:
+    """Promise 10: the close returns after the task has begun."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    permit = await limiter.acquire()
+    caller, closed = asyncio.create_task(entered(limiter)), threading.Event()
+    await asyncio.sleep(0)
+    if counted:
+        await limiter.astatus()
+
+    def release_and_close() -> None:
+        permit.release()
+        limiter.close()
+        closed.set()
+
+    threading.Thread(target=release_and_close).start()
+
+    assert not closed.wait(0.05)  # this loop is busy for as long
+    await soon(caller)
+    assert await asyncio.to_thread(closed.wait, long())
+
+
 def test_a_close_returns_though_a_signal_handler_interrupted_the_end_of_an_acquire(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

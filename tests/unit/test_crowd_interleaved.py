@@ -128,8 +128,7 @@ class Story:
         before = self.asked[: self.asked.index(me)]
         self.asked.remove(me)
         line = queue_of(self.ways[0])
-        queued = [place for place, *_ in line._crowd]
-        queued += [getattr(waiter, "future", None) for waiter in line._gate.queue]
+        queued = [*line._crowd, *(getattr(each, "future", None) for each in line._gate.queue)]
         for task in before:
             if (
                 task is not None

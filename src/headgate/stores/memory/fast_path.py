@@ -8,10 +8,11 @@ to do goes the proper way through the line.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, Future, _get_running_loop
+from asyncio import Future, _get_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import ref
 
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Gate
@@ -25,7 +26,7 @@ Door = Callable[[], bool]
 # Its result is a ticket of `starting`: the caller has the permit. Or it is a waiter, which the
 # caller is from then on.
 Place = Future[Any]
-Crowd = deque[tuple[Place, AbstractEventLoop, "Request"]]
+Crowd = deque[Place]
 NO_WAIT = (False,)  # a ready tuple of arguments makes the call of a lock cheaper
 
 
@@ -152,38 +153,39 @@ def pooled_queue(
     queue: Pooled, gate: Gate, pool: list[None], crowd: Crowd
 ) -> Callable[[Request], Coroutine[Any, Any, None]]:
     """Wait in the crowd, if nobody waits elsewhere."""
-    append, rules, waiting, starting = crowd.append, gate.rules, gate.queue, queue.starting
+    append, rules, starting = crowd.append, gate.rules, queue.starting
     slots = cast(
         ConcurrencyRule, gate.single[0][0]
     )  # when all that an entry touches have room, this one has
 
     async def enter_later(request: Request) -> None:
-        if waiting or not request.plain:
+        if gate.queue or not request.plain:
             await queue.enter_queue(request)
             return
-        loop = _get_running_loop()
-        if loop is None:
+        if _get_running_loop() is None:
             raise no_loop()
-        # Nothing more is made for it: most never need it (benchmarks, concurrency-tasks).
-        place: Place = Future()
+        place: Place = (
+            Future()
+        )  # nothing more is made for it: most never need it (benchmarks, concurrency-tasks)
+        closing, entry = request.closing, ref(place)
         try:
-            append((place, loop, request))
-            # Whether there is a wait, and by whom it is listed, is then for the queue to know.
-            if (
-                pool
-                or slots.used < slots.capacity
-                or gate.rules is not rules
-                or request.closing.closed
-            ):
-                queue.advance()
-            ticket = await place
-            if starting and starting[0] is ticket:
-                starting.popleft()
-                return
-        except BaseException:
-            queue.give_place_up(place)
-            raise
-        await queue.moved(place, ticket, request)
+            try:
+                closing.begin(entry)
+                append(place)
+                if (
+                    pool or slots.used < slots.capacity or gate.rules is not rules
+                ):  # not for us to know whether there is a wait
+                    queue.advance()
+                ticket = await place
+                if starting and starting[0] is ticket:
+                    starting.popleft()
+                    return
+            except BaseException:
+                queue.give_place_up(place)
+                raise
+            await queue.moved(place, ticket, request)
+        finally:
+            closing.end(entry)
 
     return enter_later
 
@@ -209,28 +211,27 @@ def pooled_exit(
 
     def pass_to_first() -> bool:
         """Without the lock, to a task of this very loop."""
-        here, ticket, entry = _get_running_loop(), object(), None
+        here, ticket, place = _get_running_loop(), object(), None
         try:
             while crowd:
                 first = crowd[0]
-                if first[1] is not here:
+                if first.get_loop() is not here:
                     return False
-                entry = first  # an interrupt behind the next step loses what that returns
-                entry = popleft()
-                if entry is not first and entry[1] is not here:  # another thread was faster
-                    crowd.appendleft(entry)
+                place = crowd[0]  # an interrupt behind the next step loses what that returns
+                place = popleft()
+                if place is not first and place.get_loop() is not here:  # another thread was faster
+                    crowd.appendleft(place)
                     return False
-                place = entry[0]
                 if not place.done():  # its task has not given up
                     starting.append(ticket)
-                    entry = None
-                    place.set_result(ticket)
+                    mine, place = place, None
+                    mine.set_result(ticket)
                     return True
         except IndexError:  # another thread was faster
             return False
         except BaseException:
-            if entry is not None:
-                crowd.appendleft(entry)
+            if place is not None:
+                crowd.appendleft(place)
                 queue.begun(ticket)
                 append(None)
                 queue.advance()

@@ -104,7 +104,7 @@ class MemoryQueue(Known, Steps):
             return
         try:
             self._moved.pop(id(place), None)
-            ticket.knows = True
+            ticket.knows, ticket.request = True, request
             if ticket.grant is None:
                 await self._turn(ticket)
             await self._begin(ticket)
@@ -112,8 +112,6 @@ class MemoryQueue(Known, Steps):
         except BaseException:
             self._give_up(ticket)
             raise
-        finally:
-            request.closing.end(ref(ticket))
 
     async def _wait(self, waiter: TaskWaiter) -> None:
         """Until the grant is there, and those that were granted before it have begun."""

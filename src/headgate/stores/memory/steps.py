@@ -8,13 +8,11 @@ is the one that counts, and `_mend` restores the rest.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from weakref import ref
 
 from headgate.forks import forked
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
 LOOK_AGAIN = (
     10_000  # microseconds from one look to the next of a waiter whose estimate came too early
 )
+PLAIN = Request({})
 UNHELD = ConcurrencyRule("", 0, 0)  # of limits of which nothing is held
 T = TypeVar("T")
 
@@ -330,7 +329,6 @@ class Steps:
         self._gather()
         self._then_advance()
         self._gate.leave(waiter)
-        waiter.request.closing.end(ref(waiter))
         self.begun(waiter.ticket)
         self._whole(lambda: self._take_back(waiter))
 
@@ -571,21 +569,19 @@ class Steps:
             with suppress(IndexError):
                 moving.extend(iter(crowd.popleft, None))  # all of them in one step
             while moving:
-                place, loop, request = moving[0]
-                if not place.done():
-                    self._move(place, loop, request)
+                if not moving[0].done():
+                    self._move(moving[0])
                 moving.popleft()
         gate.queue.pop(self, None)
 
-    def _move(self, place: Place, loop: AbstractEventLoop, request: Request) -> None:
+    def _move(self, place: Place) -> None:
         waiter = self._moved.get(id(place))
         if waiter is None:
-            self._loops.add(loop)
-            waiter = self._moved[id(place)] = MovedWaiter(request, place)
+            self._loops.add(place.get_loop())
+            waiter = self._moved[id(place)] = MovedWaiter(PLAIN, place)
             waiter.epoch = self._epoch
         if waiter not in self._gate.queue and waiter.grant is None:
-            request.closing.note(waiter)
-            self._gate.join(waiter, request.units, self._gate.usual)
+            self._gate.join(waiter, PLAIN.units, self._gate.usual)
 
     def _note_loop(self, waiter: Waiter) -> None:
         if isinstance(waiter, TaskWaiter):
