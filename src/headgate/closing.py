@@ -18,6 +18,7 @@ from weakref import WeakSet, ref
 
 from headgate.errors import LimiterClosedError
 from headgate.keys import title
+from headgate.stores.memory.lock import is_inside
 
 LONGEST = 0.05  # the longest pause between two checks for waiting acquires, in seconds
 FEWEST = 64  # references to limiters that are kept without looking for dead ones
@@ -106,10 +107,11 @@ class Closing:
                 f"close() of {title(self.name)} would block the event loop in which acquires may "
                 "wait: write `await limiter.aclose()`."
             )
-        if self._is_in(sys._getframe()):
+        if self._is_in(sys._getframe()) or (is_inside() and self._waits()):
             raise RuntimeError(
-                f"close() of {title(self.name)} would wait for the acquire that it has interrupted "
-                "in this thread: call it outside the signal handler, or in another thread."
+                f"close() of {title(self.name)} would wait for the call of a limiter that it has "
+                "interrupted in this thread: call it outside the signal handler or finalizer, or "
+                "in another thread."
             )
 
     def _is_in(self, stack: FrameType | None) -> bool:

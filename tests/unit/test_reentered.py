@@ -44,8 +44,15 @@ class Scene:
         self.limiter = Limiter(name, Concurrency(3), Rate(100, per=1), store=self.store)
         self.permit = self.limiter.acquire_sync()
 
-    def interrupted_by(self, handler: Callable[[], object]) -> Any:
-        """The result or the error of the handler. Fails if the thread waits for itself."""
+    def acquire(self) -> None:
+        self.limiter.acquire_sync().release()
+
+    def interrupted_by(
+        self, handler: Callable[[], object], call: Callable[[], object] | None = None
+    ) -> Any:
+        """The result or the error of the handler, which interrupts `call`, if unsaid an acquire.
+        Fails if the thread waits for itself.
+        """
         answers: list[Any] = []
 
         def handle() -> None:
@@ -56,8 +63,7 @@ class Scene:
 
         def work() -> None:
             self.clock.handlers.append(handle)
-            with self.limiter.acquire():
-                pass
+            (call or self.acquire)()
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
@@ -96,6 +102,24 @@ def test_calls_that_never_block_answer_inside_the_same_queue(scene: Scene, says:
     """H1: called in the middle of an acquire of the same thread."""
     answer = scene.interrupted_by(lambda: SAYS[says](scene))
     assert not isinstance(answer, Exception), answer
+
+
+def test_a_close_inside_the_same_queue_is_an_error_if_it_would_wait(scene: Scene) -> None:
+    """H1: the waiter needs the lock, and the handler has it. Without waiters the close is done."""
+    permits = [scene.limiter.acquire_sync() for _ in range(2)]
+    waiter = threading.Thread(target=scene.acquire, daemon=True)
+    waiter.start()
+    while scene.limiter.status().waiting == 0:
+        pass
+
+    error = scene.interrupted_by(scene.limiter.close, scene.limiter.status)
+
+    assert isinstance(error, RuntimeError)
+    assert "call it outside the signal handler or finalizer" in str(error)
+    for permit in permits:
+        permit.release()
+    waiter.join()
+    assert scene.interrupted_by(scene.limiter.close, scene.limiter.status) is None
 
 
 def test_an_update_inside_the_queue_takes_effect_as_soon_as_it_is_left(scene: Scene) -> None:

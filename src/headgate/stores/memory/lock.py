@@ -214,8 +214,13 @@ class Lock:
         """Whether this thread is inside some queue, so that waiting here would keep all others
         waiting.
         """
-        # threading.Condition asks in the same way.
-        return self.deferred is DEFERRED and GUARD._is_owned()  # type: ignore[attr-defined]
+        return self.deferred is DEFERRED and is_inside()
+
+
+def is_inside() -> bool:
+    """Whether this thread is inside a queue of the process, which it has interrupted then."""
+    # threading.Condition asks in the same way.
+    return bool(GUARD._is_owned())  # type: ignore[attr-defined]
 
 
 def forget_all() -> None:
@@ -225,7 +230,7 @@ def forget_all() -> None:
     this thread has the lock. Or the handler interrupted this thread's wait for the lock. Then
     `wait` looks again, and finds the new one.
     """
-    if GUARD._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
+    if is_inside():
         held = GUARD._release_save()  # type: ignore[attr-defined]  # as it does before it waits
         # The standard library's own locks do the same.
         GUARD._at_fork_reinit()  # type: ignore[attr-defined]
