@@ -21,7 +21,7 @@ from headgate import Concurrency, Limiter, Rate
 from headgate.gate.gate import Gate
 from headgate.internals import queue_of
 from headgate.stores.memory import fast_path
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.queue import MemoryQueue, MemoryStore
 from headgate.stores.memory.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled
 from tests.virtual import VirtualClock
@@ -592,6 +592,41 @@ async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(
         await soon(first)
 
     assert order == ["first"]
+
+
+async def test_a_task_that_wakes_by_itself_while_a_thread_grants_leaves_no_ticket(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: given a timer or a refusal between the grant and the waking, then the task's ticket does
+    not stay behind. Each later acquire would wait for it.
+    """
+    limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
+    visitors, queue = Visitors(limiter), queue_of(limiter)
+    permit = await limiter.acquire()
+    visitors.come("waits")
+    await settled()
+    limiter.status()
+    granted, seen = threading.Event(), threading.Event()
+    send_off = MemoryQueue._send_off
+
+    def send_off_late(queue: MemoryQueue, waiter: Waiter) -> None:
+        granted.set()
+        seen.wait(0.05)  # the task waits for the lock meanwhile
+        send_off(queue, waiter)
+
+    monkeypatch.setattr(MemoryQueue, "_send_off", send_off_late)
+    releaser = threading.Thread(target=permit.release)
+    releaser.start()
+    await asyncio.to_thread(granted.wait)
+
+    next(iter(queue._gate.queue)).wake()
+    await settled()
+    seen.set()
+    await asyncio.to_thread(releaser.join)
+
+    assert visitors.order == ["waits"]
+    assert not queue.starting
+    await visitors.let_out()
 
 
 async def test_who_was_told_before_a_fork_comes_in_after_it(name: str) -> None:

@@ -134,6 +134,8 @@ class MemoryQueue(Known, Steps):
             closing.end(entry)
 
     async def _begin(self, waiter: Waiter) -> None:
+        if waiter in self._gate.queue:
+            self.status()  # returns after the thread that grants it just now: the ticket is there
         if waiter.ticket is not None:
             await begin_in_order(self.starting, waiter.ticket)
             self.begun(waiter.ticket)
@@ -156,8 +158,8 @@ class MemoryQueue(Known, Steps):
                 while not self._look(waiter):
                     waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
             finally:
-                WAITING.discard(waiter)
                 closing.end(entry)
+                WAITING.discard(waiter)
 
     async def acquire(self, request: Request) -> Permit:
         if _get_running_loop() is None:
