@@ -43,12 +43,15 @@ class Owner(Protocol):
 class Closing:
     """The acquires that wait by one limiter and its keys, and whether it is closed."""
 
-    __slots__ = ("__weakref__", "_most", "_owners", "_refuses", "closed", "name", "waiting")
+    __slots__ = ("__weakref__", "_most", "_owners", "_refuses", "closed", "end", "name", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.closed = False
         self.waiting: set[Entry] = set()
+        # The acquire waits no longer. As the first call of a `finally`, this C function runs
+        # whatever a handler raises: Python runs handlers after such a call, not before it.
+        self.end = self.waiting.discard
         self._refuses = False
         self._owners: list[ref[Any]] = []
         self._most = FEWEST
@@ -73,10 +76,6 @@ class Closing:
         self.waiting.add(entry)
         if self._refuses:
             raise closed(self.name)
-
-    def end(self, entry: Entry) -> None:
-        """The acquire waits no longer."""
-        self.waiting.discard(entry)
 
     # For a close ----------------------------------------------------------------------------------
 
@@ -152,11 +151,7 @@ class Closing:
             cast(Refusable, waiter).refuse(error)
 
     def _waits(self) -> bool:
-        """Whether an acquire waits.
-
-        No event reports the end: a closed loop sends none, and an exception of a signal handler can
-        skip `end`.
-        """
+        """Whether an acquire waits. No event reports the end, since a closed loop sends none."""
         return any(
             self._goes_on(waiter) for entry in list(self.waiting) if (waiter := entry()) is not None
         )
@@ -168,8 +163,8 @@ class Closing:
         its loop does not run.
         """
         future = waiter if isinstance(waiter, asyncio.Future) else getattr(waiter, "future", None)
-        if future is None:
-            return any(map(self._is_in, sys._current_frames().values()))
+        if future is None:  # a thread
+            return True
         loop = future.get_loop()
         return not (loop.is_closed() or (self._refuses and not loop.is_running()))
 
@@ -196,6 +191,7 @@ def pauses() -> Iterator[float]:
 def fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
+        future.exception()  # or asyncio reports it, if its task has ended and awaits it no more
 
 
 UNCLOSED = Closing("")  # for an acquire that belongs to no limiter

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
+import itertools
 import pickle
+import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -528,40 +532,77 @@ async def test_a_close_waits_for_an_acquire_that_is_granted_in_a_busy_loop(
     assert await asyncio.to_thread(closed.wait, long())
 
 
-def test_a_close_returns_though_a_signal_handler_interrupted_the_end_of_an_acquire(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def test_a_close_returns_whichever_step_of_an_acquire_a_signal_handler_interrupts(
+    name: str,
 ) -> None:
-    """Promise 10: the close of another thread does not hang, and neither does a later close in the
-    interrupted thread.
+    """Promise 10: given an exception after the n-th call in a waiting acquire, whose traceback is
+    kept, then a close does not wait for that acquire.
     """
-    limiter, kept = Limiter(name, Concurrency(1), store=MemoryStore()), []
-    permit = limiter.acquire_sync()
-    closer = threading.Thread(target=limiter.close)
-
-    end = Closing.end
-
-    def interrupted(closing: Closing, entry: Any) -> None:
-        if closing is limiter._closing:  # acquires of other tests may end just now
-            raise InterruptedError
-        end(closing, entry)
-
-    def close_and_release() -> None:
-        while not limiter._closing.waiting:
-            time.sleep(0)
+    kept: list[InterruptedError] = []
+    for step in itertools.count(1):
+        limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+        permit = limiter.acquire_sync()
+        releaser = threading.Thread(target=release_to_the_next, args=(limiter, permit))
+        releaser.start()
+        try:
+            entered_with_interrupt(limiter, step)
+        except InterruptedError as error:
+            kept.append(error)
+        else:
+            break
+        closer = threading.Thread(target=limiter.close, daemon=True)
         closer.start()
-        permit.release()
+        closer.join(long())
+        assert not closer.is_alive(), step
+        releaser.join()
+    assert len(kept) > 20
 
-    monkeypatch.setattr(Closing, "end", interrupted)
-    threading.Thread(target=close_and_release).start()
+
+def release_to_the_next(limiter: Limiter, permit: Permit) -> None:
+    """Release when an acquire waits, or when the limiter was closed before one did."""
+    while limiter.status().waiting == 0 and not limiter._closing.closed:
+        pass
+    permit.release()
+
+
+def entered_with_interrupt(limiter: Limiter, step: int) -> None:
+    """An acquire. Raises InterruptedError at its n-th `step` at which Python runs signal handlers:
+    when a function begins, or after a call of a C function.
+    """
+    left = step
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left == 0:
+                raise InterruptedError
+
+    sys.setprofile(count)
     try:
-        with limiter:
-            raise AssertionError("the signal comes before the block")
-    except InterruptedError as error:
-        kept.append(error)
-    closer.join(long())
+        entered_sync(limiter)
+    finally:
+        sys.setprofile(None)
 
-    assert not closer.is_alive()
-    limiter.close()
+
+async def test_a_refused_acquire_whose_task_has_ended_is_not_reported() -> None:
+    """C6: asyncio says nothing of an exception that was never retrieved."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    closing = Closing("closed")
+    place: asyncio.Future[None] = asyncio.Future()
+    closing.begin(ref(place))
+    closer = asyncio.create_task(closing.aclose(refuse_waiters=True))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert place.done()
+
+    closing.end(ref(place))
+    del place
+    await soon(closer)
+
+    gc.collect()
+    assert reported == []
 
 
 @pytest.mark.parametrize("value", ["no", 1, None])

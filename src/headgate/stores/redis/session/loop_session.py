@@ -86,8 +86,9 @@ class LoopSession:
         if on_wait is not None:
             pending.then = later = loop.create_future()
             later.add_done_callback(retrieve_error)  # The task may be cancelled before it awaits.
+        closing, entry = request.closing, ref(pending)
         try:
-            request.closing.begin(ref(pending))
+            closing.begin(entry)
             self.machine.begin(pending, pending.start)
             self._schedule()
             if request.max_sleep is not None:
@@ -103,7 +104,7 @@ class LoopSession:
             self.leave(pending)
             raise
         finally:
-            request.closing.end(ref(pending))
+            closing.end(entry)
 
     async def ask(self, operation: Operation) -> Any:
         """The answer to any other request."""
