@@ -616,6 +616,24 @@ def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
     assert [rule.ready(*asked) for asked in probe] == [before.ready(*asked) for asked in probe]
 
 
+class Interrupted(int):
+    """A large integer in whose product a signal handler raises."""
+
+    def __rmul__(self, other: int) -> int:
+        raise InterruptedError
+
+
+def test_a_handler_that_raises_in_a_product_adds_no_token() -> None:
+    """T1, H1: the refill that it interrupted is not counted twice."""
+    rule = TokenBucketRule("requests", 10, 1, 1, 5, 2)
+    rule.open(START)
+    rule.tick = Interrupted(5)
+    with pytest.raises(InterruptedError):
+        rule.refresh(START + 15)
+
+    assert (rule.level, rule.at) == (2, START)
+
+
 # The hot path -------------------------------------------------------------------------------------
 
 

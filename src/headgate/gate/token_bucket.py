@@ -81,8 +81,8 @@ class TokenBucketRule:
         """
         ticks = (t - self.at) // self.tick
         if ticks > 0:
-            self.level += ticks * self.gain
-            self.at += ticks * self.tick
+            # One statement: a handler that raises in a product leaves both as they were.
+            self.level, self.at = self.level + ticks * self.gain, self.at + ticks * self.tick
         if self.level >= self.size:
             self.level = self.size
             if t > self.at:
