@@ -117,7 +117,8 @@ def test_a_blocking_acquire_for_a_permit_of_another_thread_passes_and_warns_once
     def hold():
         with api:
             held.set()
-            threading.Event().wait(0.2)
+            while api.status().waiting == 0:
+                pass
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()

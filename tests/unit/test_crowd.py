@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,9 @@ import pytest
 from headgate import Concurrency, Limiter, Rate
 from headgate.gate.gate import Gate
 from headgate.internals import queue_of
+from headgate.stores.loops import begin_in_order
 from headgate.stores.memory import fast_path
+from headgate.stores.memory.lock import has_lock
 from headgate.stores.memory.queue import MemoryQueue, MemoryStore
 from headgate.stores.memory.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled
@@ -592,6 +595,34 @@ async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(
         await soon(first)
 
     assert order == ["first"]
+
+
+async def test_a_task_that_passes_behind_others_gets_its_ticket_under_the_lock(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: or another thread gives it a second one, which stays behind."""
+    limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
+    queue, locked = queue_of(limiter), []
+    queue.starting.append("another task")
+    send_off = MemoryQueue._send_off
+
+    def look(queue: MemoryQueue, waiter: Waiter) -> None:
+        locked.append(has_lock())
+        send_off(queue, waiter)
+
+    monkeypatch.setattr(MemoryQueue, "_send_off", look)
+    passing = asyncio.create_task(limiter.acquire())
+    await asyncio.sleep(0)
+    queue.begun("another task")
+    await (await passing).arelease()
+
+    assert locked == [True]
+    assert not queue.starting
+
+
+async def test_a_task_waits_for_no_other_that_has_begun_meanwhile() -> None:
+    """L2: a thread of another loop may have emptied the list of those that start."""
+    await begin_in_order(deque())
 
 
 async def test_a_task_that_wakes_by_itself_while_a_thread_grants_leaves_no_ticket(

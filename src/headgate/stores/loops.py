@@ -98,7 +98,10 @@ async def begin_in_order(starting: deque[object], ticket: object = None) -> None
     """Wait until earlier granted tasks have run: those before `ticket`, or without `ticket` all in
     `starting`.
     """
-    last = ticket if ticket is not None else starting[-1]
+    try:
+        last = ticket if ticket is not None else starting[-1]
+    except IndexError:  # another thread's task was the last, and runs now
+        return
     for _ in range(TURNS):
         if last not in starting or (ticket is not None and starting[0] is ticket):
             return
@@ -118,7 +121,8 @@ def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool])
         )
     if _get_running_loop() is None:
         return
-    if released() and not others_run():
+    # Asked again: the last other thread may have released a permit, and ended.
+    if released() and not others_run() and released():
         raise waits_for_ever(lock.name, "no other thread runs that could release the permit")
     if not learning.warned:
         learning.warned = True

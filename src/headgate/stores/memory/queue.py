@@ -118,7 +118,7 @@ class MemoryQueue(Known, Steps):
         if not self._join(waiter):
             await self._turn(waiter)
         elif self.starting:
-            self._send_off(waiter)
+            self._lock.hold(self._send_off, waiter)
         await self._begin(waiter)
 
     async def _turn(self, waiter: TaskWaiter) -> None:
@@ -135,7 +135,9 @@ class MemoryQueue(Known, Steps):
 
     async def _begin(self, waiter: Waiter) -> None:
         if waiter in self._gate.queue:
-            self.status()  # returns after the thread that grants it just now: the ticket is there
+            # Another thread grants this waiter just now. `status` waits for that thread, which has
+            # made the ticket by then.
+            self.status()
         if waiter.ticket is not None:
             await begin_in_order(self.starting, waiter.ticket)
             self.begun(waiter.ticket)
@@ -146,7 +148,11 @@ class MemoryQueue(Known, Steps):
             check_blocking(
                 self._lock,
                 self._learning,
-                lambda: endless and self._lock.hold(self._next_at, None) >= NEVER,
+                lambda: (
+                    endless
+                    and self._lock.hold(self._next_at, None) >= NEVER
+                    and waiter.grant is None
+                ),
             )
             closing, entry = waiter.request.closing, ref(waiter)
             try:
@@ -158,8 +164,10 @@ class MemoryQueue(Known, Steps):
                 while not self._look(waiter):
                     waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
             finally:
-                closing.end(entry)
-                WAITING.discard(waiter)
+                try:
+                    closing.end(entry)
+                finally:
+                    WAITING.discard(waiter)
 
     async def acquire(self, request: Request) -> Permit:
         if _get_running_loop() is None:
