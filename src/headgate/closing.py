@@ -18,7 +18,7 @@ from weakref import WeakSet, ref
 
 from headgate.errors import LimiterClosedError
 from headgate.keys import title
-from headgate.stores.memory.lock import is_inside
+from headgate.stores.memory.lock import has_lock
 
 LONGEST = 0.05  # the longest pause between two checks for waiting acquires, in seconds
 FEWEST = 64  # references to limiters that are kept without looking for dead ones
@@ -49,8 +49,8 @@ class Closing:
         self.name = name
         self.closed = False
         self.waiting: set[Entry] = set()
-        # The acquire waits no longer. As the first call of a `finally`, this C function runs
-        # whatever a handler raises: Python runs handlers after such a call, not before it.
+        # `end(entry)` takes an ended acquire off the list. It is a C function: where it is the
+        # first call of a `finally`, no signal handler runs before it.
         self.end = self.waiting.discard
         self._refuses = False
         self._owners: list[ref[Any]] = []
@@ -86,6 +86,8 @@ class Closing:
         for pause in pauses():
             if not self._waits():
                 break
+            if has_lock():
+                raise self._interrupting()
             time.sleep(pause)
         # Another thread may have put back a queue while the first `_shut` replaced it: `_end` in
         # declaring.py compares, and then assigns.
@@ -106,19 +108,23 @@ class Closing:
                 f"close() of {title(self.name)} would block the event loop in which acquires may "
                 "wait: write `await limiter.aclose()`."
             )
-        if self._is_in(sys._getframe()) or (is_inside() and self._waits()):
-            raise RuntimeError(
-                f"close() of {title(self.name)} would wait for the call of a limiter that it has "
-                "interrupted in this thread: call it outside the signal handler or finalizer, or "
-                "in another thread."
-            )
+        if self._blocks_here():
+            raise self._interrupting()
 
-    def _is_in(self, stack: FrameType | None) -> bool:
-        """Whether an acquire that blocks its thread waits there.
+    def _interrupting(self) -> RuntimeError:
+        return RuntimeError(
+            f"close() of {title(self.name)} would wait inside a call of a limiter that it has "
+            "interrupted in this thread: call it outside the signal handler or finalizer, or in "
+            "another thread."
+        )
+
+    def _blocks_here(self) -> bool:
+        """Whether an acquire blocks this thread, which runs a handler or a finalizer now.
 
         A function that blocks its thread for an acquire keeps its Closing in a local variable named
         `closing`.
         """
+        stack: FrameType | None = sys._getframe()
         while stack is not None:
             ours = stack.f_globals.get("__name__", "").startswith("headgate.")
             if (
@@ -151,16 +157,20 @@ class Closing:
             cast(Refusable, waiter).refuse(error)
 
     def _waits(self) -> bool:
-        """Whether an acquire waits. No event reports the end, since a closed loop sends none."""
-        return any(
+        """Whether an acquire waits.
+
+        No event reports that an acquire has ended: a closed loop sends none. While the interpreter
+        ends, no other thread runs, so no acquire goes on.
+        """
+        return not sys.is_finalizing() and any(
             self._goes_on(waiter) for entry in list(self.waiting) if (waiter := entry()) is not None
         )
 
     def _goes_on(self, waiter: Any) -> bool:
         """Whether a listed acquire waits still.
 
-        A task's acquire has ended if its loop is closed. A refused one also counts as ended while
-        its loop does not run.
+        A thread's acquire waits for as long as it is listed. A task's acquire has ended if its loop
+        is closed. A refused one also counts as ended while its loop does not run.
         """
         future = waiter if isinstance(waiter, asyncio.Future) else getattr(waiter, "future", None)
         if future is None:  # a thread
@@ -191,7 +201,7 @@ def pauses() -> Iterator[float]:
 def fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # or asyncio reports it, if its task has ended and awaits it no more
+        future.exception()  # else asyncio reports an error that no task awaits any more
 
 
 UNCLOSED = Closing("")  # for an acquire that belongs to no limiter

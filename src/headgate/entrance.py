@@ -63,7 +63,7 @@ class Entrance:
             self._queue = cast("Queue", Closed(self._queue))
 
     async def __aenter__(self) -> None:
-        # Two steps: CPython 3.11 calls a function in a slot faster so (benchmarks, rate-async).
+        # In two steps, CPython 3.11 calls a function from a slot faster (benchmarks, rate-async).
         enter = self._queue.enter_task
         if not enter():
             await self._queue.enter_later(self._default)

@@ -452,9 +452,10 @@ class Limiter(Entrance):
         same way. Other limiters of this name go on. In a coroutine, use `aclose`.
 
         Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError
-        in a thread whose event loop runs, and in a signal handler that has interrupted a waiting
-        acquire. Raises TypeError for a key, because its whole limiter is closed, and for a
-        `refuse_waiters` that is no bool.
+        in a thread whose event loop runs, and in a signal handler or finalizer that has interrupted
+        a waiting acquire. One that has interrupted another call of a limiter in memory gets a
+        RuntimeError if acquires wait; the limiter is closed nevertheless. Raises TypeError for a
+        key, because its whole limiter is closed, and for a `refuse_waiters` that is no bool.
         """
         self._check_whole("close")
         self._closing.close(flag(f"{self._called()}.close", "refuse_waiters", refuse_waiters))

@@ -28,6 +28,7 @@ from headgate import (
     StoreError,
 )
 from headgate.closing import Closing
+from headgate.forks import WAITING
 from headgate.stores.memory.queue import MemoryStore
 from tests.processes import finished
 from tests.servers import free_port
@@ -370,6 +371,11 @@ def test_close_in_a_signal_handler_does_not_wait_for_the_acquire_that_it_interru
     assert "has interrupted in this thread" in said
 
 
+def test_close_while_the_interpreter_ends_does_not_wait_for_a_daemon_thread() -> None:
+    """Promise 10: that thread never runs again."""
+    assert finished("close_at_exit") == "finalizing\nclosed\n"
+
+
 def test_close_does_not_wait_for_waiters_of_a_closed_loop(name: str) -> None:
     """L6: nothing can wake them."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
@@ -555,6 +561,7 @@ def test_a_close_returns_whichever_step_of_an_acquire_a_signal_handler_interrupt
         closer.join(long())
         assert not closer.is_alive(), step
         releaser.join()
+        assert all(each.request.closing is not limiter._closing for each in list(WAITING)), step
     assert len(kept) > 20
 
 

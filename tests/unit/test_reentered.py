@@ -7,6 +7,7 @@ thread.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, Limiter, Rate
+from headgate import Concurrency, Limiter, LimiterClosedError, Rate
 from headgate.clock import Clock
 from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import assert_all_free
@@ -105,7 +106,7 @@ def test_calls_that_never_block_answer_inside_the_same_queue(scene: Scene, says:
 
 
 def test_a_close_inside_the_same_queue_is_an_error_if_it_would_wait(scene: Scene) -> None:
-    """H1: the waiter needs the lock, and the handler has it. Without waiters the close is done."""
+    """H1: the waiter needs the lock, and the handler has it. The limiter is closed nevertheless."""
     permits = [scene.limiter.acquire_sync() for _ in range(2)]
     waiter = threading.Thread(target=scene.acquire, daemon=True)
     waiter.start()
@@ -119,7 +120,25 @@ def test_a_close_inside_the_same_queue_is_an_error_if_it_would_wait(scene: Scene
     for permit in permits:
         permit.release()
     waiter.join()
-    assert scene.interrupted_by(scene.limiter.close, scene.limiter.status) is None
+    with pytest.raises(LimiterClosedError):
+        scene.acquire()
+
+
+def test_a_close_inside_the_same_queue_that_need_not_wait_is_done(scene: Scene) -> None:
+    """H1: the only waiter is a task of a loop that does not run, and it is refused."""
+    permits = [scene.limiter.acquire_sync() for _ in range(2)]
+    loop = asyncio.new_event_loop()
+    waiter = loop.create_task(scene.limiter.__aenter__())
+    loop.run_until_complete(asyncio.sleep(0))
+
+    closed = scene.interrupted_by(lambda: scene.limiter.close(True), scene.limiter.status)
+
+    assert closed is None
+    with pytest.raises(LimiterClosedError):
+        loop.run_until_complete(waiter)
+    loop.close()
+    for permit in permits:
+        permit.release()
 
 
 def test_an_update_inside_the_queue_takes_effect_as_soon_as_it_is_left(scene: Scene) -> None:

@@ -7,9 +7,9 @@ thread that has the lock.
 - They may call the same queue. The lock is reentrant, and its state says that the queue is busy. A
   call that need not answer is deferred until the lock is released, and a call that has to answer
   raises `Reentered`.
-- They may raise. Python runs them only when a function begins, after a call of a C function and
-  when a loop turns. Locked code is written in steps that take effect whole or not at all, and
-  `mend` repairs what lies between two steps.
+- They may raise. Python runs them only when a function begins, after a call of a C function, when
+  a loop turns, and in products and quotients of large integers. Locked code is written in steps
+  that take effect whole or not at all, and `mend` repairs what lies between two steps.
 
 One lock serves all queues of the process. With two locks, two threads could wait for each other:
 each inside one queue, each calling the other's from a finalizer.
@@ -214,11 +214,14 @@ class Lock:
         """Whether this thread is inside some queue, so that waiting here would keep all others
         waiting.
         """
-        return self.deferred is DEFERRED and is_inside()
+        return self.deferred is DEFERRED and has_lock()
 
 
-def is_inside() -> bool:
-    """Whether this thread is inside a queue of the process, which it has interrupted then."""
+def has_lock() -> bool:
+    """Whether this thread has the lock of the queues in memory.
+
+    Outside this module the caller is then a handler or a finalizer that interrupted locked code.
+    """
     # threading.Condition asks in the same way.
     return bool(GUARD._is_owned())  # type: ignore[attr-defined]
 
@@ -230,7 +233,7 @@ def forget_all() -> None:
     this thread has the lock. Or the handler interrupted this thread's wait for the lock. Then
     `wait` looks again, and finds the new one.
     """
-    if is_inside():
+    if has_lock():
         held = GUARD._release_save()  # type: ignore[attr-defined]  # as it does before it waits
         # The standard library's own locks do the same.
         GUARD._at_fork_reinit()  # type: ignore[attr-defined]
