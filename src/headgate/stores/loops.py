@@ -6,11 +6,11 @@ Here live the questions of the stores about loops. No limit is decided here.
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import sys
 import threading
 import warnings
 from asyncio import _get_running_loop, sleep
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headgate.stores.memory.lock import Lock
 
-LIBRARY = Path(threading.__file__).parent
+POOLS = concurrent.futures.thread.__file__
 # After so many turns of its loop, a granted task has run, or will never run.
 TURNS = 3
 
@@ -156,30 +156,18 @@ def warn_of_blocking(name: str) -> None:
 def others_run() -> bool:
     """Whether another thread could release a permit, for example in an event loop.
 
-    A thread that only waits inside the standard library could not.
+    An idle worker of a thread pool could not, nor could headgate's own threads.
     """
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
     ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith("headgate-")}
-    return any(_acts(frame) for ident, frame in frames.items() if ident not in ours)
+    return any(not _idle(frame) for ident, frame in frames.items() if ident not in ours)
 
 
-def _acts(frame: FrameType) -> bool:
-    """Whether a thread with this stack does more than wait for work in the standard library, as an
-    idle worker does.
+def _idle(frame: FrameType) -> bool:
+    """Whether a thread whose innermost frame this is waits for work in a thread pool.
+
+    It does not ask for `f_back`: CPython 3.11 may crash there while the other thread goes on
+    (issue 99110 of CPython).
     """
-    if frame.f_code.co_filename == threading.__file__ and frame.f_code.co_name == "run":
-        return True  # it runs something without frames of its own, such as the loop of uvloop
-    code: FrameType | None = frame
-    while code is not None:
-        if isinstance(code.f_locals.get("self"), threading.Timer):
-            return True  # its function will run
-        path = Path(code.f_code.co_filename)
-        if (
-            code.f_code.co_name == "run_forever"
-            or LIBRARY not in path.parents
-            or "site-packages" in path.parts
-        ):
-            return True
-        code = code.f_back
-    return False
+    return (frame.f_code.co_filename, frame.f_code.co_name) == (POOLS, "_worker")
