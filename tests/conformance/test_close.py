@@ -585,11 +585,13 @@ def entered_with_interrupt(limiter: Limiter, step: int) -> None:
             if left == 0:
                 raise InterruptedError
 
+    gc.disable()  # a finalizer of other objects would swallow the exception
     sys.setprofile(count)
     try:
         entered_sync(limiter)
     finally:
         sys.setprofile(None)
+        gc.enable()
 
 
 async def test_a_refused_acquire_whose_task_has_ended_is_not_reported() -> None:

@@ -51,7 +51,7 @@ async def test_positions_count_the_waiters_of_all_processes(name: str, redis_url
     callers = []
     for number in range(4):
         callers.append(asyncio.create_task(acquired(limiters[number % 2], heard)))
-        await waiting(limiters[0], number + 1)
+        await until(lambda _: len(heard) == len(callers), limiters[0])  # later than the status
 
     assert [its.position for its in heard] == [0, 1, 2, 3]
     for caller in callers:
