@@ -476,7 +476,7 @@ async def test_a_close_waits_for_acquires_that_no_status_has_counted(name: str) 
 
 
 async def test_a_thread_that_refuses_the_waiters_of_a_loop_loses_no_permit(name: str) -> None:
-    """Promise 10, S2: the waiters leave the queue before the permit is released."""
+    """Promise 10, S7: the waiters leave the queue before the permit is released."""
     store = MemoryStore()
     for _ in range(50):
         limiter, other = (Limiter(name, Concurrency(1), store=store) for _ in range(2))
@@ -494,7 +494,7 @@ async def test_a_thread_that_refuses_the_waiters_of_a_loop_loses_no_permit(name:
 
 
 async def test_waiters_that_are_refused_during_releases_are_served_or_refused(name: str) -> None:
-    """Promise 10, S2: given a thread that closes while a loop releases, no permit is lost."""
+    """Promise 10, S7: given a thread that closes while a loop releases, no permit is lost."""
     store = MemoryStore()
     for _ in range(50):
         limiter, other = (Limiter(name, Concurrency(20), store=store) for _ in range(2))

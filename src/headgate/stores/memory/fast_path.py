@@ -164,17 +164,15 @@ def pooled_queue(
             return
         if _get_running_loop() is None:
             raise no_loop()
-        place: Place = (
-            Future()
-        )  # nothing more is made for it: most never need it (benchmarks, concurrency-tasks)
+        # Nothing more is made for it: most never need it (benchmarks, concurrency-tasks).
+        place: Place = Future()
         closing, entry = request.closing, ref(place)
         try:
             try:
                 closing.begin(entry)
                 append(place)
-                if (
-                    pool or slots.used < slots.capacity or gate.rules is not rules
-                ):  # not for us to know whether there is a wait
+                # The queue decides whether there is a wait.
+                if pool or slots.used < slots.capacity or gate.rules is not rules:
                     queue.advance()
                 ticket = await place
                 if starting and starting[0] is ticket:
