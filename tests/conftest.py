@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 from headgate import logs
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from headgate.stores.redis import fast_path, queue
 from headgate.stores.redis.session import deadlines
 from tests import loops, peers

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from headgate import Limiter, Status
 from headgate.internals import queue_of, store_of
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.machine import Stalls, scaled, scaled_now
 from tests.virtual import VirtualClock, run
 

@@ -17,7 +17,7 @@ from headgate.keys import encoded
 from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
 from headgate.pickles import attributes, remade
 from headgate.request import Request, sleep_of
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.validation import (
     check_count,

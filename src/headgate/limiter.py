@@ -25,7 +25,7 @@ from headgate.permit import Outcome, Permit, Refusal
 from headgate.pickles import attributes, remade
 from headgate.request import NOTHING, Request, asked, check_settlement, sleep_of
 from headgate.stores.fallback import with_fallback
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.stores.status import Status
 from headgate.validation import check_count, check_name, choice, flag, microseconds, show

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate import RateLimiter, classics
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests import virtual
 
 Told = Callable[[Coroutine[Any, Any, None]], None]

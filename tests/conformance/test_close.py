@@ -29,7 +29,7 @@ from headgate import (
 )
 from headgate.closing import Closing
 from headgate.forks import WAITING
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.processes import finished
 from tests.servers import free_port
 from tests.world import HOUR, World, at_rest, long, soon, told, waiting

@@ -19,7 +19,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
 from headgate.internals import queue_of
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
 from tests.machine import scaled
 from tests.processes import finished
@@ -480,7 +480,7 @@ def test_an_idle_queue_that_its_store_forgot_is_shared_again_when_it_is_used(
     """S1, S6, T12: the store has forgotten the queue while a limiter still has it. Then local
     waiters come, and other limiters find the same queue.
     """
-    monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_QUEUES", 1)
+    monkeypatch.setattr("headgate.stores.memory.store.FEWEST_QUEUES", 1)
     store = MemoryStore()
     store._most = 1
     limiter = Limiter(name, Concurrency(1), store=store)

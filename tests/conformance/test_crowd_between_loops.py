@@ -18,7 +18,8 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.internals import queue_of
-from headgate.stores.memory.queue import MemoryQueue, MemoryStore
+from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.store import MemoryStore
 from headgate.stores.memory.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
 from tests.world import World, held

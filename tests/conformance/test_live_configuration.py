@@ -28,7 +28,7 @@ from headgate import (
 )
 from headgate.internals import store_of
 from headgate.stores import limit_history
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.world import HOUR, World, at_rest, declare, soon, told, until, used, waiting
 
 Change = Callable[..., Awaitable[None]]

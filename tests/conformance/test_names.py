@@ -10,7 +10,8 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate, Semaphore, TokenBucket
 from headgate.internals import store_of
-from headgate.stores.memory.queue import FEWEST_QUEUES, MemoryQueue, MemoryStore
+from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.store import FEWEST_QUEUES, MemoryStore
 from tests.virtual import VirtualClock
 from tests.world import HOUR, World, told, used
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from headgate import Concurrency, Limiter, Permit, Rate
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.virtual import VirtualClock
 from tests.world import HOUR, World, at_rest, held, soon, told, until, used, waiting
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, Permit, Rate
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.virtual import VirtualClock
 
 WAYS: dict[str, Callable[[Limiter], Any]] = {

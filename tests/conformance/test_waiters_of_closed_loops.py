@@ -14,7 +14,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate
 from headgate.limits import Limit
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.world import HOUR, long, waiting
 
 

@@ -24,7 +24,7 @@ from redis import Redis
 import headgate
 import headgate.stores.registry
 from headgate import Concurrency, Limiter, Rate, Window, parse_limit
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.examples.promises import PROMISES, citing, links
 from tests.faults.scene import eventually
 from tests.servers import Server

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from headgate.stores.redis.session.delivery import Delivery
 from headgate.stores.redis.transport.client import Client
 from tests.faults.scene import holders_of

@@ -13,7 +13,7 @@ import pytest
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Rate
 from headgate.gate.compile import rule_of
 from headgate.http.aiohttp import RateLimiter, limit, make_bucket, middleware
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.http.service import Service
 from tests.virtual import VirtualClock
 from tests.world import at_rest, held, soon, used, waiting

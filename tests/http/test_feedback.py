@@ -19,7 +19,7 @@ from headgate.http import feedback
 from headgate.http.feedback import LONGEST, apply_and_adopt, apply_response, choose_feedback
 from headgate.http.limiter_chain import ApplyFeedback
 from headgate.internals import queue_of
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.http.clients import LIMITS
 from tests.http.service import Service
 from tests.world import LONG, at_rest, soon, until, used

@@ -16,7 +16,7 @@ from typing import Any
 
 import headgate
 from headgate import Concurrency, Limiter, Rate
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.processes import PATIENCE
 
 SOURCE = str(Path(headgate.__file__).parent)

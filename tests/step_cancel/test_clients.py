@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, Window
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.step_cancel.clients import CALLINGS, Calling
 from tests.step_cancel.scenes import OURS, tasks
 from tests.stepping import Stepped

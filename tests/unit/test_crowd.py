@@ -24,7 +24,8 @@ from headgate.internals import queue_of
 from headgate.stores.loops import begin_in_order
 from headgate.stores.memory import fast_path
 from headgate.stores.memory.lock import has_lock
-from headgate.stores.memory.queue import MemoryQueue, MemoryStore
+from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.store import MemoryStore
 from headgate.stores.memory.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled
 from tests.virtual import VirtualClock
@@ -535,7 +536,7 @@ def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
     name: str, use: Callable[[Limiter], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T12: its limiter is dropped, and the hour's one token stays taken."""
-    monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_QUEUES", 1)
+    monkeypatch.setattr("headgate.stores.memory.store.FEWEST_QUEUES", 1)
     store = MemoryStore()
     store._most = 1
     limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
@@ -554,7 +555,7 @@ def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(
     """T12: a thread is about to take the one token of an hour when the store lets go of the idle
     line: it is taken for good.
     """
-    monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_QUEUES", 1)
+    monkeypatch.setattr("headgate.stores.memory.store.FEWEST_QUEUES", 1)
     store = MemoryStore()
     store._most = 1
     limiter = declared(Limiter(name, Rate(1, per=3600), store=store))

@@ -14,7 +14,7 @@ from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError
 from headgate.internals import queue_of
 from headgate.stores.memory import waiters
 from headgate.stores.memory.lock import Lock
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.crowds import assert_all_free, declared, lock_by
 from tests.interleaving import Interleaving
 

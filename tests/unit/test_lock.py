@@ -16,7 +16,7 @@ from headgate import Concurrency, Limiter, Rate
 from headgate.clock import Clock
 from headgate.internals import queue_of
 from headgate.stores.memory.lock import Lock
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.crowds import assert_all_free, lock_by
 from tests.processes import finished
 

@@ -14,7 +14,7 @@ import redis
 
 from headgate import Concurrency, Limiter, RateLimiter, Semaphore, TokenBucket
 from headgate.internals import queue_of, store_of
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.crowds import declared
 from tests.processes import finished
 

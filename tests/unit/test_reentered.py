@@ -17,7 +17,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, LimiterClosedError, Rate
 from headgate.clock import Clock
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.crowds import assert_all_free
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from headgate import LeaseLostError, Limiter
 from headgate.permit import renew_lease
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from tests.leases import LEASE, Leases, run
 
 # Lost ---------------------------------------------------------------------------------------------

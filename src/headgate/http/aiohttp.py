@@ -30,7 +30,7 @@ with extra("aiohttp"):
 from headgate.limiter import Limiter
 from headgate.limits import Rate
 from headgate.permit import Permit
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike
 from headgate.validation import positive_int, show
 

@@ -27,7 +27,7 @@ from headgate.logs import log
 from headgate.permit import Permit, Refusal
 from headgate.stores.context_stack import Inside
 from headgate.stores.memory.fast_path import shut
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 from headgate.validation import choice, positive_int, show
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.interfaces import Store
-from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.memory.store import MemoryStore
 
 REDIS_SCHEMES = (
     "redis",

@@ -21,7 +21,8 @@ from headgate.interfaces import Queue
 from headgate.internals import queue_of
 from headgate.limiter import declared_limits
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
-from headgate.stores.memory.queue import STORES, MemoryQueue
+from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.store import STORES
 from headgate.stores.status import Status
 from headgate.validation import instant, microseconds, positive_int, rational, show
 

@@ -24,7 +24,8 @@ from headgate.internals import limiters_in, restart
 from headgate.keys import title
 from headgate.limiter import Limiter
 from headgate.limits import Limit
-from headgate.stores.memory.queue import STORES, MemoryQueue, MemoryStore
+from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.store import STORES, MemoryStore
 from headgate.testing.virtual_loop import VirtualLoop
 from headgate.validation import MICROSECOND, flag, instant, microseconds, seconds
 

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from headgate.clock import Clock
 from headgate.forks import forked
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Wait
@@ -42,7 +43,6 @@ from headgate.waiting import queued_at, seconds_of
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
     from headgate.gate.gate import Units
-    from headgate.stores.memory.queue import MemoryStore
 
 LOOK_AGAIN = (
     10_000  # microseconds from one look to the next of a waiter whose estimate came too early
@@ -50,6 +50,14 @@ LOOK_AGAIN = (
 PLAIN = Request({})
 UNHELD = ConcurrencyRule("", 0, 0)  # of limits of which nothing is held
 T = TypeVar("T")
+
+
+class Home(Protocol):
+    """The store, as its queues see it."""
+
+    clock: Clock
+
+    def keep(self, queue: Any) -> None: ...
 
 
 class Steps:
@@ -88,7 +96,7 @@ class Steps:
 
     enter_later: Callable[[Request], Coroutine[Any, Any, None]]
 
-    def __init__(self, store: MemoryStore, name: str, declared: Declaration) -> None:
+    def __init__(self, store: Home, name: str, declared: Declaration) -> None:
         self.name = name
         self._store = store
         self._epoch = (
@@ -413,7 +421,7 @@ class Steps:
                 self._undeclared = False
             if self._loose:
                 self._loose = False
-                self._store.keep(cast(Any, self))
+                self._store.keep(self)
             self._gate.clamp(self._clock.now())
             self._open()
 

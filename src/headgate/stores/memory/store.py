@@ -1,0 +1,108 @@
+"""The store of one process: its queues by name.
+
+A name that is idle is forgotten. Its queue comes back when a limiter that was kept uses it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from weakref import WeakSet, WeakValueDictionary
+
+import headgate.clock as clocks
+from headgate.gate.compile import Declaration
+from headgate.stores.limit_history import Written, note_limits
+from headgate.stores.memory.lock import Lock, Reentered, forget_all
+from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.waiters import Waiter
+
+FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
+
+
+class MemoryStore:
+    """The lines of this process by name. Idle ones are forgotten, a line with a debt never is."""
+
+    def __init__(self, clock: clocks.Clock | None = None) -> None:
+        self.clock = clock or clocks.made()
+        self._lock = Lock("store", lambda: None)
+        self._known: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
+        self._kept: dict[str, MemoryQueue] = {}
+        self._most = FEWEST_QUEUES
+        self._written: Written = {}
+        STORES.add(self)
+
+    def queue(self, name: str, declared: Declaration) -> MemoryQueue:
+        """The line of `name`, which is made with `declared` when there is none yet.
+
+        Nothing is declared by that.
+        """
+        note_limits(self._written, name, declared.program)
+        return self.open_queue(name, declared)
+
+    def open_queue(self, name: str, declared: Declaration) -> MemoryQueue:
+        try:
+            queue = self._lock.hold(lambda name: self._queue(name, declared), name)
+        except Reentered:
+            queue = self._queue(name, declared)
+        if len(self._kept) > self._most:
+            self._sweep()
+        return queue
+
+    def _queue(self, name: str, declared: Declaration) -> MemoryQueue:
+        """A signal handler may make a line in the middle of this: the one that is kept first is the
+        line.
+        """
+        queue = self._known.get(name)
+        if queue is None:
+            queue = self._kept.setdefault(name, MemoryQueue(self, name, declared))
+            self._known[name] = queue
+        return queue
+
+    def queues(self) -> list[MemoryQueue]:
+        """Return all queues that are in use, and idle ones that were not forgotten yet."""
+        return list(self._known.values())
+
+    def keep(self, queue: MemoryQueue) -> None:
+        self._kept[queue.name] = queue
+
+    def _sweep(self) -> None:
+        """Let go of idle lines, once in so many that the work for each new line stays constant."""
+        self._most = 2 * len(self._kept)
+        for name, queue in list(self._kept.items()):
+            if queue.let_go():
+                self._kept.pop(name, None)
+        self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
+
+    def begin_again(
+        self, clock: clocks.Clock, limits: Mapping[MemoryQueue, Declaration]
+    ) -> list[tuple[MemoryQueue, Waiter]]:
+        """Let each line be as new, by `clock`; those in `limits` with these.
+
+        Returns the waiters, which no line knows now.
+        """
+        self.clock = clock
+        self._written.clear()
+        waiting = []
+        for queue in self.queues():
+            waiting += [
+                (queue, waiter) for waiter in queue.begin_again(limits.get(queue, queue.declared))
+            ]
+            self.keep(queue)
+        return waiting
+
+    def forked(self) -> None:
+        self._lock.fork(lambda: None)
+        for queue in self.queues():
+            queue.forked()
+
+
+STORES: WeakSet[MemoryStore] = WeakSet()
+
+
+def _after_fork() -> None:
+    forget_all()
+    for store in list(STORES):
+        store.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
