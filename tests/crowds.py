@@ -13,6 +13,8 @@ from headgate.declaring import Undeclared
 from headgate.entrance import Entrance
 from headgate.internals import queue_of
 from headgate.stores.memory.lock import Lock
+from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.wait_queue import WaitQueue
 from tests.world import held
 
 Held = TypeVar("Held", bound=Entrance)
@@ -27,6 +29,13 @@ def declared(limiter: Held) -> Held:
     if isinstance(line, Undeclared):
         line._begin()
     return limiter
+
+
+def waiters_of(owner: Entrance | MemoryQueue) -> WaitQueue:
+    """Return the waiters and holders of a limiter in memory, or of a queue."""
+    queue: Any = owner if isinstance(owner, MemoryQueue) else queue_of(owner)
+    found: WaitQueue = queue._state.waiting
+    return found
 
 
 class Visitors:
@@ -71,7 +80,7 @@ async def settled() -> None:
 def assert_all_free(limiter: Limiter) -> None:
     """S7, L6."""
     status = limiter.status()
-    assert (held(status), status.waiting, len(queue_of(limiter)._crowd)) == (0, 0, 0)
+    assert (held(status), status.waiting, len(waiters_of(limiter).local.futures)) == (0, 0, 0)
 
 
 def nothing(limiter: Limiter) -> None:
@@ -80,6 +89,6 @@ def nothing(limiter: Limiter) -> None:
 
 def lock_by(limiter: Limiter, lock: Any) -> None:
     """Have the line locked by `lock` from now on."""
-    line = queue_of(limiter)
-    line._lock = Lock(line.name, line._mend, lock)
-    queue_of(limiter)._open()
+    queue = queue_of(limiter)
+    queue._lock = waiters_of(limiter)._lock = Lock(queue.name, queue._repair, lock)
+    queue._build_fast_path()

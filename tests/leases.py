@@ -15,7 +15,7 @@ from headgate.gate.compile import Declaration
 from headgate.gate.gate import Grant
 from headgate.permit import renew_lease
 from headgate.request import Request
-from headgate.stores.memory.fast_path import shut
+from headgate.stores.memory.fast_path import not_at_once
 from tests import virtual
 
 LEASE = 10.0  # virtual seconds
@@ -29,7 +29,7 @@ class Leases:
     def __init__(self, clock: virtual.VirtualClock, declared: Declaration) -> None:
         self.name = "api"
         self.declared = declared
-        self.enter = shut
+        self.enter = not_at_once
         self.clock = clock
         self.permits: list[Permit] = []
         self.back: list[Permit] = []

@@ -14,7 +14,7 @@ from weakref import ref
 
 from headgate.errors import UnknownLimiterError
 from headgate.request import asked
-from headgate.stores.memory.fast_path import shut
+from headgate.stores.memory.fast_path import not_at_once
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
@@ -133,7 +133,7 @@ class Attached:
 
     def __init__(self, owner: AttachedOwner, queue: Queue, whole: Queue | None) -> None:
         self.name = queue.name
-        self.enter = self.enter_task = shut
+        self.enter = self.enter_task = not_at_once
         self.leave, self.describe, self.flush, self.aflush = (
             queue.leave,
             queue.describe,

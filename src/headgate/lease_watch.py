@@ -22,7 +22,7 @@ from headgate.keys import title
 from headgate.permit import BlockWatch, Issuer, Permit, Refusal, redirect, renew_lease
 from headgate.request import Request
 from headgate.stores.context_stack import visitor
-from headgate.stores.memory.fast_path import shut
+from headgate.stores.memory.fast_path import not_at_once
 
 T = TypeVar("T", Permit, Permit | Refusal)
 
@@ -225,7 +225,7 @@ class Watched:
 
     def __init__(self, queue: Queue) -> None:
         self.name = queue.name
-        self.enter = self.enter_task = shut
+        self.enter = self.enter_task = not_at_once
         self.status, self.astatus, self.describe = queue.status, queue.astatus, queue.describe
         self.update, self.aupdate, self.pause, self.apause = (
             queue.update,

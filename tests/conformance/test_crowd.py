@@ -485,7 +485,7 @@ def test_an_idle_queue_that_its_store_forgot_is_shared_again_when_it_is_used(
     store._most = 1
     limiter = Limiter(name, Concurrency(1), store=store)
     Limiter(f"{name}-2", Concurrency(1), store=store)
-    assert queue_of(limiter)._loose
+    assert queue_of(limiter)._state._evicted
 
     async def story() -> None:
         callers = Visitors(limiter)

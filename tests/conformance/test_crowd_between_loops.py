@@ -21,7 +21,7 @@ from headgate.internals import queue_of
 from headgate.stores.memory.queue import MemoryQueue
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.memory.waiters import Waiter
-from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
+from tests.crowds import Visitors, assert_all_free, declared, nothing, settled, waiters_of
 from tests.world import World, held
 
 
@@ -129,8 +129,8 @@ def test_a_waiter_that_is_cancelled_just_when_its_permit_comes_gets_none(name: s
                 one.go_on()
             return head
 
-    queue_of(declared(limiter))._crowd = LocalWaiters()
-    queue_of(limiter)._open()
+    waiters_of(declared(limiter)).local.futures = LocalWaiters()
+    queue_of(limiter)._build_fast_path()
     with elsewhere() as one:
         with limiter:
             first = one.begin(comes(limiter, order, "first"))
@@ -155,15 +155,15 @@ def test_a_coroutine_that_is_closed_just_when_its_permit_comes_gets_none(name: s
                 driven.pop().close()
             return head
 
-    queue_of(declared(limiter))._crowd = LocalWaiters()
-    queue_of(limiter)._open()
+    waiters_of(declared(limiter)).local.futures = LocalWaiters()
+    queue_of(limiter)._build_fast_path()
     with elsewhere() as one:
         for _ in range(2):
             with limiter:
                 driven.append(limiter.__aenter__())
                 one.loop.run_until_complete(first_step(driven[0]))
             assert_all_free(limiter)
-    assert not queue_of(limiter)._moved
+    assert not waiters_of(limiter).local.migrated
 
 
 @LOOKS
@@ -368,7 +368,7 @@ def test_a_waiter_that_looks_when_those_before_it_are_due_goes_behind_them(memor
         await settled()
         memory_queue = queue_of(limiter)
         assert isinstance(memory_queue, MemoryQueue)
-        third = list(memory_queue._gate.queue)[2]
+        third = list(waiters_of(memory_queue).gate.queue)[2]
         memory.clock.jump(5 * memory.beat)
         cast(Waiter, third).wake()
         await callers

@@ -29,7 +29,7 @@ def main(name: str) -> None:
         FORKED.wait()
 
     signal.signal(signal.SIGUSR1, fork_once)
-    holder = threading.Thread(target=queue_of(cast("Any", limiter))._lock.hold, args=[hold, None])
+    holder = threading.Thread(target=queue_of(cast("Any", limiter))._lock.run, args=[hold, None])
     holder.start()
     inside.wait()
     signaller = threading.Thread(target=signal_at_the_lock)

@@ -19,6 +19,7 @@ from headgate.request import Request
 from headgate.stores.memory.queue import MemoryQueue
 from headgate.stores.redis.session.loop_session import on_time
 from headgate.stores.redis.session.session import Session
+from tests.crowds import waiters_of
 from tests.step_cancel.visits import CAPACITY, MORE, NOWHERE, Visit
 from tests.stepping import Around, Stepped
 from tests.world import World, soon, until
@@ -100,7 +101,9 @@ class Scene:
         charged = [limit.used for limit in status.limits if limit.unit == "tokens"]
         assert charged in ([], [sum(self.taken)]), f"T5: charged {charged}, taken {self.taken}"
         if isinstance(self.line, MemoryQueue):
-            left = self.line._gate.queue, self.line._crowd, self.line._moved, self.line.starting
+            waiting = waiters_of(self.line)
+            local = waiting.local.futures, waiting.local.migrated
+            left = waiting.gate.queue, *local, waiting.starting
             assert not any(left), left
         if not self.paced:
             await self.assert_whole(

@@ -77,7 +77,7 @@ PROTOCOLS = {
     ],
     "permit.py": ["Issuer.arelease"],
     "stores/redis/queue.py": ["Sessions.flush"],
-    "stores/memory/fast_path.py": ["Pooled.enter_queue", "Pooled.moved"],
+    "stores/memory/fast_path.py": ["FastPathQueue.enter_queue", "FastPathQueue.continue_migrated"],
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
     "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],
 }

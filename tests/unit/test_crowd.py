@@ -24,10 +24,10 @@ from headgate.internals import queue_of
 from headgate.stores.loops import begin_in_order
 from headgate.stores.memory import fast_path
 from headgate.stores.memory.lock import has_lock
-from headgate.stores.memory.queue import MemoryQueue
 from headgate.stores.memory.store import MemoryStore
+from headgate.stores.memory.wait_queue import WaitQueue
 from headgate.stores.memory.waiters import Waiter
-from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled
+from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled, waiters_of
 from tests.virtual import VirtualClock
 from tests.world import held
 
@@ -182,8 +182,8 @@ async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_i
             assert not came, "somebody waits for it"
 
     await limiter.__aenter__()
-    line._pool = Pool()
-    line._open()
+    waiters_of(limiter).holders.pool = Pool()
+    line._build_fast_path()
     line.leave()
 
     assert waits[0].done()
@@ -223,7 +223,7 @@ async def test_who_arrives_while_another_thread_queues_is_not_passed_by_those_be
 
     def thread_queues() -> None:
         threading.Thread(target=thread, daemon=True).start()
-        while not queue_of(limiter)._gate.queue:
+        while not waiters_of(limiter).gate.queue:
             pass
 
     with while_it_arrives(thread_queues):
@@ -313,7 +313,7 @@ async def test_nobody_slips_in_while_the_crowd_moves(
 
     def leave_and_come() -> None:
         elsewhere.does(queue_of(limiter).leave)
-        slipped.append(bool(queue_of(limiter)._pool) and queue_of(limiter).enter())
+        slipped.append(bool(waiters_of(limiter).holders.pool) and queue_of(limiter).enter())
 
     with while_it_moves(leave_and_come, monkeypatch):
         limiter.status()
@@ -523,7 +523,7 @@ def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -
 
     with limiter:
         pass
-    assert queue_of(limiter)._pool == [None]
+    assert waiters_of(limiter).holders.pool == [None]
     assert_all_free(limiter)
 
 
@@ -605,16 +605,16 @@ async def test_a_task_that_passes_behind_others_gets_its_ticket_under_the_lock(
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     queue, locked = queue_of(limiter), []
     queue.starting.append("another task")
-    send_off = MemoryQueue._send_off
+    send_off = WaitQueue.wake_granted
 
-    def look(queue: MemoryQueue, waiter: Waiter) -> None:
+    def look(queue: WaitQueue, waiter: Waiter) -> None:
         locked.append(has_lock())
         send_off(queue, waiter)
 
-    monkeypatch.setattr(MemoryQueue, "_send_off", look)
+    monkeypatch.setattr(WaitQueue, "wake_granted", look)
     passing = asyncio.create_task(limiter.acquire())
     await asyncio.sleep(0)
-    queue.begun("another task")
+    waiters_of(limiter).note_started("another task")
     await (await passing).arelease()
 
     assert locked == [True]
@@ -639,19 +639,19 @@ async def test_a_task_that_wakes_by_itself_while_a_thread_grants_leaves_no_ticke
     await settled()
     limiter.status()
     granted, seen = threading.Event(), threading.Event()
-    send_off = MemoryQueue._send_off
+    send_off = WaitQueue.wake_granted
 
-    def send_off_late(queue: MemoryQueue, waiter: Waiter) -> None:
+    def send_off_late(queue: WaitQueue, waiter: Waiter) -> None:
         granted.set()
         seen.wait(0.05)  # the task waits for the lock meanwhile
         send_off(queue, waiter)
 
-    monkeypatch.setattr(MemoryQueue, "_send_off", send_off_late)
+    monkeypatch.setattr(WaitQueue, "wake_granted", send_off_late)
     releaser = threading.Thread(target=permit.release)
     releaser.start()
     await asyncio.to_thread(granted.wait)
 
-    next(iter(queue._gate.queue)).wake()
+    next(iter(waiters_of(limiter).gate.queue)).wake()
     await settled()
     seen.set()
     await asyncio.to_thread(releaser.join)

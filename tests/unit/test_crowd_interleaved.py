@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
-from headgate.internals import queue_of
 from headgate.stores.memory import waiters
 from headgate.stores.memory.lock import Lock
 from headgate.stores.memory.store import MemoryStore
-from tests.crowds import assert_all_free, declared, lock_by
+from tests.crowds import assert_all_free, declared, lock_by, waiters_of
 from tests.interleaving import Interleaving
 
 WORLDS: dict[str, dict[str, Any]] = {
@@ -127,8 +126,9 @@ class Story:
         """S6: nobody of its own loop who asked before it still stands in a queue."""
         before = self.asked[: self.asked.index(me)]
         self.asked.remove(me)
-        line = queue_of(self.ways[0])
-        queued = [*line._crowd, *(getattr(each, "future", None) for each in line._gate.queue)]
+        waiting = waiters_of(self.ways[0])
+        queued = [*waiting.local.futures]
+        queued += [getattr(each, "future", None) for each in waiting.gate.queue]
         for task in before:
             if (
                 task is not None

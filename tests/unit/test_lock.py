@@ -17,7 +17,7 @@ from headgate.clock import Clock
 from headgate.internals import queue_of
 from headgate.stores.memory.lock import Lock
 from headgate.stores.memory.store import MemoryStore
-from tests.crowds import assert_all_free, lock_by
+from tests.crowds import assert_all_free, lock_by, waiters_of
 from tests.processes import finished
 
 
@@ -73,7 +73,7 @@ def in_a_thread(work: Callable[[], object]) -> threading.Thread:
 def waits_in_a_thread(limiter: Limiter) -> threading.Thread:
     """Stands in the gate's queue when this returns."""
     thread = in_a_thread(lambda: limiter.acquire_sync().release())
-    while not queue_of(limiter)._gate.queue:
+    while not waiters_of(limiter).gate.queue:
         pass
     return thread
 
@@ -128,7 +128,7 @@ def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: 
         del permit
 
     with pytest.warns(ResourceWarning, match="dropped"):
-        queue_of(limiter)._lock.hold(lambda _: drop(), None)
+        queue_of(limiter)._lock.run(lambda _: drop(), None)
 
     assert ends(waiter)
     assert_all_free(limiter)
@@ -218,12 +218,12 @@ def test_of_several_exceptions_each_is_the_context_of_the_next(inside: bool) -> 
             raise coming.pop()
 
     def act(_: None) -> None:
-        lock.bring(deferred)
+        lock.run_or_defer(deferred)
         if inside:
             raise coming.pop()
 
     with pytest.raises(Interrupt) as caught:
-        lock.hold(act, None)
+        lock.run(act, None)
     chain: list[BaseException | None] = [caught.value]
     while chain[-1] is not None:
         chain.append(chain[-1].__context__)
@@ -235,8 +235,8 @@ FORK = """
 import os
 from headgate.stores.memory.lock import Lock
 lock = Lock("", lambda: None)
-child = not lock.hold(lambda _: os.fork(), None)
-lock.hold(lambda _: None, None)
+child = not lock.run(lambda _: os.fork(), None)
+lock.run(lambda _: None, None)
 if not child:
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 """

@@ -17,7 +17,7 @@ LARGE = {
     "Gate": (13, 31),
     "Limiter": (13, 36),
     "LoopSession": (12, 31),
-    "MemoryQueue": (1, 30),
+    "MemoryQueue": (10, 31),
     "Node": (19, 31),
     "PendingAcquire": (17, 4),
     "Permit": (15, 14),
@@ -25,7 +25,6 @@ LARGE = {
     "Reconnection": (15, 32),
     "RedisQueue": (12, 58),
     "Session": (14, 37),
-    "Steps": (27, 54),
     "TokenBucketRule": (13, 17),
     "Watched": (13, 23),
 }

@@ -26,7 +26,7 @@ from headgate.keys import encoded, title
 from headgate.logs import log
 from headgate.permit import Permit, Refusal
 from headgate.stores.context_stack import Inside
-from headgate.stores.memory.fast_path import shut
+from headgate.stores.memory.fast_path import not_at_once
 from headgate.stores.memory.store import MemoryStore
 from headgate.validation import choice, positive_int, show
 
@@ -63,7 +63,7 @@ class FallbackQueue:
 
     def __init__(self, queue: RemoteQueue, store: RemoteStore, way: Way, absence: Absence) -> None:
         self.name = queue.name
-        self.enter = self.enter_task = shut
+        self.enter = self.enter_task = not_at_once
         self._queue = queue
         self._store = store
         self._way = way

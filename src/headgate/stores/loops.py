@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from headgate.keys import title
-from headgate.stores.memory.waiters import no_loop
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -106,6 +105,14 @@ async def begin_in_order(starting: deque[object], ticket: object = None) -> None
         if last not in starting or (ticket is not None and starting[0] is ticket):
             return
         await sleep(0)
+
+
+def no_loop() -> RuntimeError:
+    """A coroutine of headgate is awaited where asyncio does not run, and nothing could wake it."""
+    return RuntimeError(
+        "No event loop of asyncio runs here, and headgate's coroutines wait by nothing else. Under "
+        "trio, enter limiters with `with` in a thread: trio.to_thread.run_sync(...)."
+    )
 
 
 def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool]) -> None:

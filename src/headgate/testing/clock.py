@@ -260,7 +260,7 @@ def _restart(
     The next acquire of a limiter declares its limits.
     """
     for queue, waiter in store.begin_again(clock, queues):
-        waiter.look_at = 0  # long ago: a waiter that is about to sleep looks at once
+        waiter.check_at = 0  # long ago: a waiter that is about to sleep looks at once
         waiter.refuse(
             RuntimeError(
                 "A ManualClock was entered or left while this acquire of "

@@ -1,9 +1,8 @@
-"""The hot paths of the memory store: what `async with` and `with` cost who asks for nothing in
-particular.
+"""The fast path of the memory store: `async with` and `with` for one permit without options.
 
-Here live the ways in and out that skip whatever such an entry does not need: built once for each
-line, with everything they touch at hand. They say yes only where the gate would; what is not theirs
-to do goes the proper way through the line.
+Here live the ways in and out that skip all that such a block does not need. Each queue builds them
+anew when its limits change. They say yes only where the gate would. If they say no, the caller asks
+the queue.
 """
 
 from __future__ import annotations
@@ -16,34 +15,50 @@ from weakref import ref
 
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Gate
+from headgate.stores.loops import no_loop
 from headgate.stores.memory.lock import TORN, Lock
-from headgate.stores.memory.waiters import no_loop
+from headgate.stores.memory.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
     from headgate.request import Request
 
-Door = Callable[[], bool]
-# Its result is a ticket of `starting`: the caller has the permit. Or it is a waiter, which the
-# caller is from then on.
-Place = Future[Any]
-Crowd = deque[Place]
+Enter = Callable[[], bool]
 NO_WAIT = (False,)  # a ready tuple of arguments makes the call of a lock cheaper
 
 
-def shut() -> bool:
-    """The door of a line that has to be looked at first."""
+class FastPathQueue(Protocol):
+    """A queue, as the fast path uses it."""
+
+    leave: Callable[[], None]
+
+    @property
+    def starting(self) -> deque[object]: ...
+    async def enter_queue(self, request: Request) -> None: ...
+    async def continue_migrated(
+        self, future: Future[Any], result: Any, request: Request
+    ) -> None: ...
+    def give_up_future(self, future: Future[Any]) -> None: ...
+    def release_one(self) -> None: ...
+    def advance(self) -> None: ...
+
+
+def not_at_once() -> bool:
+    """The entry of a queue that has no fast path now."""
     return False
 
 
-def timed_door(
-    queue: Pooled, gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None] | None
-) -> Door:
-    """For limits that count over time: one decision under the lock. Who is `inside` is counted
-    where no limit counts it.
+def build_timed_enter(
+    queue: FastPathQueue,
+    gate: Gate,
+    lock: Lock,
+    now: Callable[[], int],
+    inside: list[None] | None,
+) -> Enter:
+    """For limits that count over time: one decision under the lock.
 
-    An exception may come wherever Python lets a signal handler run, so the stage is set before the
-    call that it stands for: 1 under the lock, 2 granted under the lock, 3 released, 4 granted and
-    released.
+    `inside` counts the blocks if no limit counts them. An exception may come wherever Python runs a
+    signal handler, so the stage is set before the call that it stands for. 1: under the lock. 2:
+    granted, under the lock. 3: released. 4: granted and released.
     """
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules, waiting, starting = gate.rules, gate.queue, queue.starting
@@ -69,13 +84,13 @@ def timed_door(
                     stage = 4
                     release()
                     if deferred:
-                        lock.settle()
+                        lock.run_deferred()
                     return True
                 lock.state = 0
             stage = 3
             release()
             if deferred:
-                lock.settle()
+                lock.run_deferred()
             return False
         except BaseException:
             if stage in (1, 2):
@@ -92,48 +107,32 @@ def timed_door(
     return enter
 
 
-def timed_exit(queue: Pooled, inside: list[None]) -> Callable[[], None]:
-    """Out of limits of which an entry holds none."""
+def build_timed_leave(queue: FastPathQueue, inside: list[None]) -> Callable[[], None]:
+    """Leave limits of which a block holds nothing."""
     pop = inside.pop
 
     def leave() -> None:
         try:
             pop()
-        except IndexError:  # a concurrency limit was added just now, and counts who is inside
-            queue.put_back()
+        except IndexError:  # a concurrency limit was added just now, and counts those inside
+            queue.release_one()
 
     return leave
 
 
-# For concurrency alone: a permit that is left goes from hand to hand, and the gate counts it as
-# held all the time. A deque's and a list's appends and pops are atomic. Whoever leaves looks for
-# waiters after the append to the pool, and whoever waits looks at the pool after joining the queue:
-# one of the two sees the other, so no permit stays in the pool while somebody waits for it.
+# For concurrency alone: callers pass a released permit on, and the gate counts it as held all the
+# time. Appends to a deque or a list, and pops from them, are atomic. A leaving caller looks for
+# waiters after its append to the pool. A waiter looks at the pool after it has joined the queue.
+# One of the two sees the other, so no permit stays in the pool while a caller waits for it.
 
 
-class Pooled(Protocol):
-    """What these ways need of a line."""
-
-    leave: Callable[[], None]
-    starting: deque[
-        object
-    ]  # a ticket for each task that was granted its entry and has not run since
-
-    async def enter_queue(self, request: Request) -> None: ...
-    async def moved(self, place: Place, ticket: Any, request: Request) -> None: ...
-    def begun(self, ticket: object) -> None: ...
-    def give_place_up(self, place: Place) -> None: ...
-    def put_back(self) -> None: ...
-    def pass_on(self) -> None: ...
-    def advance(self) -> None: ...
-
-
-def pooled_door(queue: Pooled, gate: Gate, pool: list[None], crowd: Crowd, otherwise: Door) -> Door:
-    """Take a permit that somebody left."""
-    pop, waiting, starting = pool.pop, gate.queue, queue.starting
+def build_pooled_enter(queue: FastPathQueue, waiters: WaitQueue, otherwise: Enter) -> Enter:
+    """Take a permit from the pool."""
+    pool, futures, starting = waiters.holders.pool, waiters.local.futures, waiters.starting
+    pop, waiting = pool.pop, waiters.gate.queue
 
     def enter() -> bool:
-        if crowd or waiting or starting:
+        if futures or waiting or starting:
             return False
         if not pool:
             return otherwise()
@@ -141,7 +140,7 @@ def pooled_door(queue: Pooled, gate: Gate, pool: list[None], crowd: Crowd, other
             pop()
         except IndexError:  # another thread was faster
             return False
-        except BaseException:  # an interrupt behind it
+        except BaseException:  # an interrupt after the pop
             queue.leave()
             raise
         return True
@@ -149,14 +148,14 @@ def pooled_door(queue: Pooled, gate: Gate, pool: list[None], crowd: Crowd, other
     return enter
 
 
-def pooled_queue(
-    queue: Pooled, gate: Gate, pool: list[None], crowd: Crowd
+def build_pooled_wait(
+    queue: FastPathQueue, waiters: WaitQueue
 ) -> Callable[[Request], Coroutine[Any, Any, None]]:
-    """Wait in the crowd, if nobody waits elsewhere."""
-    append, rules, starting = crowd.append, gate.rules, queue.starting
-    slots = cast(
-        ConcurrencyRule, gate.single[0][0]
-    )  # when all that an entry touches have room, this one has
+    """Wait among the local waiters, if no caller waits in the gate's queue."""
+    pool, append, starting = waiters.holders.pool, waiters.local.futures.append, waiters.starting
+    gate, rules = waiters.gate, waiters.gate.rules
+    # When all limits that a block touches have room, this one has.
+    slots = cast(ConcurrencyRule, gate.single[0][0])
 
     async def enter_later(request: Request) -> None:
         if gate.queue or not request.plain:
@@ -164,73 +163,73 @@ def pooled_queue(
             return
         if _get_running_loop() is None:
             raise no_loop()
-        # Nothing more is made for it: most never need it (benchmarks, concurrency-tasks).
-        place: Place = Future()
-        closing, entry = request.closing, ref(place)
+        # No more than the future is made: most waiters never need more (benchmarks,
+        # concurrency-tasks).
+        future: Future[Any] = Future()
+        closing, entry = request.closing, ref(future)
         try:
             try:
                 closing.begin(entry)
-                append(place)
+                append(future)
                 # The queue decides whether there is a wait.
                 if pool or slots.used < slots.capacity or gate.rules is not rules:
                     queue.advance()
-                ticket = await place
-                if starting and starting[0] is ticket:
+                result = await future
+                if starting and starting[0] is result:
                     starting.popleft()
                     return
             except BaseException:
-                queue.give_place_up(place)
+                queue.give_up_future(future)
                 raise
-            await queue.moved(place, ticket, request)
+            await queue.continue_migrated(future, result, request)
         finally:
             closing.end(entry)
 
     return enter_later
 
 
-def pooled_exit(
-    queue: Pooled, gate: Gate, lock: Lock, pool: list[None], crowd: Crowd
-) -> Callable[[], None]:
-    """Leave a permit to the first who waits, or to the pool."""
-    append, popleft, waiting, starting = pool.append, crowd.popleft, gate.queue, queue.starting
-    hand_on = held_exit(lock, queue.pass_on)
+def build_pooled_leave(queue: FastPathQueue, waiters: WaitQueue, lock: Lock) -> Callable[[], None]:
+    """Leave a permit to the first waiter, or to the pool."""
+    futures, starting, waiting = waiters.local.futures, waiters.starting, waiters.gate.queue
+    append, popleft = waiters.holders.pool.append, futures.popleft
+    hand_on = build_held_leave(lock, waiters.hand_to_head)
 
     def leave() -> None:
         if waiting:
             hand_on()
             return
-        if crowd and pass_to_first():
+        if futures and pass_to_first():
             return
         try:
             append(None)
-        finally:  # whatever interrupts it
-            if crowd or waiting:
+        finally:  # an interrupt may come after the append
+            if futures or waiting:
                 queue.advance()
 
     def pass_to_first() -> bool:
         """Without the lock, to a task of this very loop."""
-        here, ticket, place = _get_running_loop(), object(), None
+        here, marker, future = _get_running_loop(), object(), None
         try:
-            while crowd:
-                first = crowd[0]
+            while futures:
+                first = futures[0]
                 if first.get_loop() is not here:
                     return False
-                place = crowd[0]  # an interrupt behind the next step loses what that returns
-                place = popleft()
-                if place is not first and place.get_loop() is not here:  # another thread was faster
-                    crowd.appendleft(place)
+                future = futures[0]  # an interrupt after the next step loses its result
+                future = popleft()
+                if future is not first and future.get_loop() is not here:
+                    futures.appendleft(future)  # another thread was faster
                     return False
-                if not place.done():  # its task has not given up
-                    starting.append(ticket)
-                    mine, place = place, None
-                    mine.set_result(ticket)
+                if not future.done():  # its task has not given up
+                    starting.append(marker)
+                    mine, future = future, None
+                    mine.set_result(marker)
                     return True
         except IndexError:  # another thread was faster
             return False
         except BaseException:
-            if place is not None:
-                crowd.appendleft(place)
-                queue.begun(ticket)
+            if future is not None:
+                futures.appendleft(future)
+                waiters.note_started(marker)
                 append(None)
                 queue.advance()
             raise
@@ -239,24 +238,20 @@ def pooled_exit(
     return leave
 
 
-def held_exit(lock: Lock, left: Callable[[], None]) -> Callable[[], None]:
-    """Out of limits that must ask the gate what comes next."""
-    append, entry, settle, catch_up = (
-        lock.deferred.append,
-        (lock, left),
-        lock.settle,
-        lock.try_to_catch_up,
-    )
+def build_held_leave(lock: Lock, release: Callable[[], None]) -> Callable[[], None]:
+    """Leave limits whose next caller the gate has to choose."""
+    append, entry = lock.deferred.append, (lock, release)
+    run_deferred, try_deferred = lock.run_deferred, lock.try_deferred
     deferred = lock.deferred
 
     def leave() -> None:
         append(entry)
         try:
-            catch_up()
+            try_deferred()
         except BaseException:
-            settle()
+            run_deferred()
             raise
         if deferred:
-            settle()
+            run_deferred()
 
     return leave

@@ -1,15 +1,16 @@
-"""Who is inside of a line in memory, whatever its limits are and become.
+"""The held permits of one queue in memory, whatever its limits are and become.
 
-Here lives the count that outlasts a change of limits: who holds a permit of former limits holds it
-under those that follow (S1), and what is released was counted. When anybody comes or goes is the
-line's to know; all of it happens under its lock.
+Here lives the count that outlasts a change of limits. A holder of a permit of former limits holds
+it under those that follow (S1), and what is released was counted. All of it runs under the queue's
+lock.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Gate
@@ -17,39 +18,62 @@ from headgate.gate.gate import Gate
 if TYPE_CHECKING:
     from headgate.gate.gate import Units
 
+T = TypeVar("T")
+
 
 class Holders:
-    """Permits for particular units are counted here by their units, besides what the gate counts of
-    them.
+    """The permits that are held, and the pool of those that were released and still count as held.
 
-    Who entered, or asked for nothing in particular, has one of each: the gate counts them if it
-    can, and else `inside` does, which is popped by whoever leaves without the lock.
+    Permits for particular units are counted here by their units, besides what the gate counts of
+    them. All others have one of each unit. The gate counts those if it can. If no limit counts
+    them, `inside` does, and a leaving caller pops it without the lock.
     """
 
-    __slots__ = ("_gate", "_units", "counted", "inside")
+    __slots__ = ("_gate", "_units", "counted", "inside", "pool")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._units: Counter[frozenset[tuple[str, int]]] = Counter()
+        self.counted = False  # whether a limit counts the permits that have one of each unit
         self.inside: list[None] = []
-        self.put_in(0)
+        self.pool: list[None] = []  # a caller takes one and asks no gate: see fast_path.py
+        self.count_again(0)
+
+    def all_or_nothing(self, change: Callable[[], T]) -> T:
+        """`change()`; an exception that comes before its end leaves the counts as they were."""
+        holding = self._gate.holding
+        before = (
+            [rule.used for rule in holding]
+            if len(holding) > 1
+            else holding[0].used
+            if holding
+            else 0
+        )
+        try:
+            return change()
+        except BaseException:
+            for rule, used in zip(
+                holding, before if isinstance(before, list) else [before], strict=False
+            ):
+                rule.used = used
+            raise
 
     def add(self, units: Units) -> None:
-        """One to whom the gate has just granted `units`, to be held."""
+        """Count a permit for `units` that the gate has just granted."""
         if units:
             self._units[frozenset(units.items())] += 1
         elif not self.counted:
             self.inside += [None]  # no call: see lock.py
 
     def add_late(self, units: Units) -> None:
-        """One to whom they were granted when nothing was held."""
+        """Count a permit that was granted while no limit held anything."""
         gate = self._gate
         for (_, rule), cost in zip(gate.slots, self._slot_costs(units), strict=True):
             rule.take(cost, gate.t, gate.t)
         self.add(units)
 
     def remove(self, units: Units) -> None:
-        """One who has given `units` back to the gate."""
+        """Count a permit no more, whose units the gate has again."""
         if not units:
             if not self.counted:
                 del self.inside[-1:]
@@ -59,33 +83,59 @@ class Holders:
         if self._units[its] <= 0:
             del self._units[its]
 
-    def take_out(self) -> int:
-        """How many have one of each: none of them is counted any more."""
+    def give_back(self, units: Units) -> None:
+        """Return the units of a released permit to the gate."""
+        if units or not self.counted:
+            self.remove(units)
+        gate, holding = self._gate, self._gate.holding
+        if not units and len(holding) == 1:  # the last step, and the only one that counts
+            holding[0].give(gate.usual[gate.slots[0][0]], 0, 0)
+        else:
+            self.all_or_nothing(lambda: gate.release(units))
+
+    def empty_pool(self) -> None:
+        """Return the permits of the pool to the gate, before it decides anything."""
+        while self.pool:
+            try:
+                self.pool.pop()
+                self.give_back({})
+            except IndexError:  # another thread has entered with it
+                return
+            except BaseException:
+                self.pool.append(None)
+                raise
+
+    def uncount(self) -> int:
+        """Stop counting the permits that have one of each unit, and return their number."""
         counted = zip(self._slots(), self._slot_costs({}), self._others(), strict=True)
         number = max((slots.used - others for slots, cost, others in counted if cost), default=0)
         while self.inside:
-            with suppress(IndexError):  # somebody leaves this moment
+            with suppress(IndexError):  # a caller leaves this moment
                 self.inside.pop()
                 number += 1
         return number
 
-    def put_in(self, number: int) -> None:
-        """So many have one of each: under the present limits they are counted, and whoever holds
-        anything else.
+    def count_again(self, number: int) -> None:
+        """Count under the present limits: `number` permits that have one of each unit, and the
+        permits for particular units.
         """
         for slots, cost, others in zip(
             self._slots(), self._slot_costs({}), self._others(), strict=True
         ):
             slots.used = number * cost + others
-        self.counted = any(
-            rule.holds for rule, _ in self._gate.single
-        )  # whether a limit counts who has one of each
+        self.counted = any(rule.holds for rule, _ in self._gate.single)
         if not self.counted:
             self.inside.extend([None] * number)
 
     def forget(self) -> None:
+        """In the child of a fork: the parent holds its permits.
+
+        The pool is a new list, because code without the lock may go on with the old one.
+        """
+        self.pool.clear()
+        self.pool = []
         self._units.clear()
-        self.put_in(0)
+        self.count_again(0)
 
     def _slots(self) -> list[ConcurrencyRule]:
         return [cast(ConcurrencyRule, rule) for _, rule in self._gate.slots]
@@ -95,7 +145,7 @@ class Holders:
         return [costs[index] for index, _ in self._gate.slots]
 
     def _others(self) -> list[int]:
-        """What each concurrency limit counts of permits for particular units."""
+        """The units that each concurrency limit counts for permits for particular units."""
         sums = [0] * len(self._gate.slots)
         for its, number in self._units.items():
             costs = self._slot_costs(dict(its))

@@ -7,9 +7,10 @@ thread that has the lock.
 - They may call the same queue. The lock is reentrant, and its state says that the queue is busy. A
   call that need not answer is deferred until the lock is released, and a call that has to answer
   raises `Reentered`.
-- They may raise. Python runs them only when a function begins, after a call of a C function, when
-  a loop turns, and in products and quotients of large integers. Locked code is written in steps
-  that take effect whole or not at all, and `mend` repairs what lies between two steps.
+- They may raise. Python runs them only when a function begins, after a call of a C function, and
+  when a loop turns. It also runs them in products and quotients of large integers. Locked code is
+  written in steps that take effect whole or not at all. `repair` restores the order that an
+  exception between two steps leaves undone.
 
 One lock serves all queues of the process. With two locks, two threads could wait for each other:
 each inside one queue, each calling the other's from a finalizer.
@@ -26,13 +27,10 @@ from headgate.keys import title
 
 T = TypeVar("T")
 A = TypeVar("A")
-FREE, BUSY, TORN = (
-    0,
-    1,
-    2,
-)  # torn: an exception left the locked code in the middle, and `mend` has not run yet
+# Torn: an exception left the locked code in the middle, and `repair` has not run yet.
+FREE, BUSY, TORN = 0, 1, 2
 ATTEMPTS = 100  # interrupts that one caller outlasts; the next caller goes on
-LOOK_AGAIN = 0.1  # seconds from one look at the lock to the next of a thread that waits for it
+CHECK_AGAIN = 0.1  # seconds from one look at the lock to the next of a thread that waits for it
 
 
 class RawLock(Protocol):
@@ -66,20 +64,20 @@ DEFERRED: Deferred = deque()
 class Lock:
     """The lock of one queue.
 
-    `mend` restores its order after an exception; it may run at any time, and again.
+    `repair` restores its order after an exception; it may run at any time, and again.
     """
 
-    __slots__ = ("acquire", "deferred", "mend", "name", "release", "state")
+    __slots__ = ("acquire", "deferred", "name", "release", "repair", "state")
 
-    def __init__(self, name: str, mend: Callable[[], None], lock: RawLock | None = None) -> None:
+    def __init__(self, name: str, repair: Callable[[], None], lock: RawLock | None = None) -> None:
         its: RawLock = GUARD if lock is None else lock
         self.name = name
         self.acquire, self.release = its.acquire, its.release
         self.deferred: Deferred = DEFERRED if lock is None else deque()
-        self.mend = mend
+        self.repair = repair
         self.state = FREE
 
-    def hold(self, act: Callable[[A], T], argument: A) -> T:
+    def run(self, act: Callable[[A], T], argument: A) -> T:
         """`act(argument)`, under the lock. Raises Reentered when this thread is inside already."""
         inside = False
         try:
@@ -89,9 +87,9 @@ class Lock:
                 raise Reentered(title(self.name))
             torn, self.state, inside = self.state, BUSY, True
             if torn:
-                self.mend()
+                self.repair()
             if self.deferred:
-                self._catch_up_behind()
+                self._run_deferred_behind()
             result = act(argument)
         except BaseException:
             if inside:  # Python runs nothing between here and the release
@@ -101,12 +99,12 @@ class Lock:
             except RuntimeError:  # the exception came while this thread waited for the lock
                 pass
             if inside:
-                self.settle()
+                self.run_deferred()
             raise
         self.state = FREE
         self.release()
         if self.deferred:
-            self.settle()
+            self.run_deferred()
         return result
 
     def wait(self) -> None:
@@ -114,7 +112,7 @@ class Lock:
 
         In the child of a fork the wait finds the new lock: see `forget_all`.
         """
-        while not self.acquire(True, LOOK_AGAIN):
+        while not self.acquire(True, CHECK_AGAIN):
             pass
 
     def fork(self, disown: Callable[[], None]) -> None:
@@ -129,9 +127,9 @@ class Lock:
         else:
             self.deferred.append((self, disown))
         if self.state != BUSY:
-            self.settle()
+            self.run_deferred()
 
-    def bring(self, act: Callable[[], None]) -> None:
+    def run_or_defer(self, act: Callable[[], None]) -> None:
         """Have `act` run under the lock, now or by the thread that has it. Never blocks.
 
         `act` is a function of Python that takes effect with its last step. It runs again if an
@@ -139,14 +137,14 @@ class Lock:
         """
         self.deferred.append((self, act))
         try:
-            self.try_to_catch_up()
+            self.try_deferred()
         except BaseException:
-            self.settle()
+            self.run_deferred()
             raise
         if self.deferred:
-            self.settle()
+            self.run_deferred()
 
-    def settle(self, attempts: int = ATTEMPTS) -> None:
+    def run_deferred(self, attempts: int = ATTEMPTS) -> None:
         """Run all deferred calls.
 
         An exception that comes meanwhile is raised after them, and has an earlier one as its
@@ -154,19 +152,21 @@ class Lock:
         """
         lock: Lock | None = self
         try:
-            while lock is not None and lock.try_to_catch_up():
+            while lock is not None and lock.try_deferred():
                 lock = self._next()
         except BaseException:
             if attempts:
-                self.settle(attempts - 1)
+                self.run_deferred(attempts - 1)
             raise
 
     def _next(self) -> Lock | None:
         """A queue that has deferred calls, and in which this thread is not inside already."""
         return next((lock for lock, _ in tuple(self.deferred) if lock.state != BUSY), None)
 
-    def try_to_catch_up(self) -> bool:
-        """Mend, and run the deferred calls. Each leaves the list in the step after it took effect.
+    def try_deferred(self) -> bool:
+        """Repair, and run the deferred calls.
+
+        Each leaves the list in the step after it took effect.
 
         False: the queue is busy, and the thread that is inside runs them.
         """
@@ -176,18 +176,18 @@ class Lock:
             if has and self.state != BUSY:
                 torn, self.state, inside = self.state, BUSY, True
                 if torn:
-                    self.mend()
+                    self.repair()
                 deferred = self.deferred
                 while deferred and deferred[0][0] is self:
                     act = deferred[0][1]
                     act()
                     del deferred[0]
                 if deferred:
-                    self._catch_up_behind()
+                    self._run_deferred_behind()
         except BaseException:
             if inside:
                 self.state = TORN
-            try:  # noqa: SIM105 - as in hold
+            try:  # noqa: SIM105 - as in run
                 self.release()
             except RuntimeError:  # another thread has it
                 pass
@@ -198,7 +198,7 @@ class Lock:
             self.release()
         return inside
 
-    def _catch_up_behind(self) -> None:
+    def _run_deferred_behind(self) -> None:
         """Run this queue's deferred calls that stand behind those of other queues, which may be
         busy.
         """

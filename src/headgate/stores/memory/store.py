@@ -20,7 +20,10 @@ FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 
 
 class MemoryStore:
-    """The lines of this process by name. Idle ones are forgotten, a line with a debt never is."""
+    """The queues of this process by name.
+
+    Idle ones are forgotten. A queue with holders, waiters or counts never is.
+    """
 
     def __init__(self, clock: clocks.Clock | None = None) -> None:
         self.clock = clock or clocks.made()
@@ -32,16 +35,16 @@ class MemoryStore:
         STORES.add(self)
 
     def queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """The line of `name`, which is made with `declared` when there is none yet.
+        """The queue of `name`. If there is none yet, it is made with `declared`.
 
-        Nothing is declared by that.
+        That declares nothing.
         """
         note_limits(self._written, name, declared.program)
         return self.open_queue(name, declared)
 
     def open_queue(self, name: str, declared: Declaration) -> MemoryQueue:
         try:
-            queue = self._lock.hold(lambda name: self._queue(name, declared), name)
+            queue = self._lock.run(lambda name: self._queue(name, declared), name)
         except Reentered:
             queue = self._queue(name, declared)
         if len(self._kept) > self._most:
@@ -49,8 +52,8 @@ class MemoryStore:
         return queue
 
     def _queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """A signal handler may make a line in the middle of this: the one that is kept first is the
-        line.
+        """A signal handler may make a queue in the middle of this. The first one that is kept
+        remains.
         """
         queue = self._known.get(name)
         if queue is None:
@@ -66,19 +69,19 @@ class MemoryStore:
         self._kept[queue.name] = queue
 
     def _sweep(self) -> None:
-        """Let go of idle lines, once in so many that the work for each new line stays constant."""
+        """Forget idle queues, so seldom that the work for each new queue stays constant."""
         self._most = 2 * len(self._kept)
         for name, queue in list(self._kept.items()):
-            if queue.let_go():
+            if queue.evict():
                 self._kept.pop(name, None)
         self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 
     def begin_again(
         self, clock: clocks.Clock, limits: Mapping[MemoryQueue, Declaration]
     ) -> list[tuple[MemoryQueue, Waiter]]:
-        """Let each line be as new, by `clock`; those in `limits` with these.
+        """Make all queues as new, by `clock`, and give those in `limits` these limits.
 
-        Returns the waiters, which no line knows now.
+        Returns the waiters, which no queue knows now.
         """
         self.clock = clock
         self._written.clear()

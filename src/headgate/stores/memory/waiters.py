@@ -1,18 +1,19 @@
-"""Who waits in a process, and how each is woken where it waits: a task in its loop, a thread on its
+"""Waiting acquires, and how each sleeps and wakes where it waits: a task in its loop, a thread on a
 lock.
 
-Here live sleeping and waking and nothing else: a wake is a hint to look, and what is seen is
-decided elsewhere.
+A wake is only a hint to look. The queue decides what the waiter sees then.
 """
 
 from __future__ import annotations
 
 from asyncio import Future, _get_running_loop, get_running_loop, sleep
+from collections import deque
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from headgate.gate.concurrency import NEVER
+from headgate.stores.loops import no_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
     from headgate.request import Request
     from headgate.waiting import Waiting
 
+# Of tasks that wait for one permit. The result is a marker of `starting`: the task has its permit.
+# Or it is the waiter that the task has become.
+Futures = deque[Future[Any]]
+
 
 class Event:
-    """What one thread waits for.
+    """An event for one thread.
 
     A wait consumes it, and an exception in the middle of any call leaves it whole.
     """
@@ -49,32 +54,31 @@ class Waiter:
 
     request: Request
     grant: Grant | None = None
-    holds = True  # what it was granted is held until it is released
-    refused: Exception | None = (
-        None  # why it waits in vain: its cost is above what the limit now holds, say
-    )
+    holds = True  # the granted permit is held until it is released
+    # The reason why it waits in vain, such as a cost above the present capacity.
+    refused: Exception | None = None
     epoch = 0  # of its queue, in which it was queued or granted
-    waiting: Waiting | None = None  # what its request wants to hear of before it sleeps
-    ticket: object = None  # stands among those that were granted and have not run since
-    look_at = NEVER
+    waiting: Waiting | None = None  # for the `on_wait` of its request, before it sleeps
+    marker: object = None  # its place among the tasks that were granted and have not run yet
+    check_at = NEVER
     deadline = NEVER
 
     def wake(self) -> bool:
-        """Make the waiter look. False when it has nowhere to wake up any more."""
+        """Make the waiter look. False when its loop is closed."""
         raise NotImplementedError
 
     def timeout(self, now: int) -> float | None:
         """Seconds until it looks by itself."""
-        moment = min(self.look_at, self.deadline)
+        moment = min(self.check_at, self.deadline)
         return None if moment >= NEVER else max(0, moment - now) / 1_000_000
 
     def refuse(self, error: Exception) -> None:
-        """It waits in vain, unless it has its grant already."""
+        """End the wait with `error`, unless the grant is there already."""
         self.refused = error
         self.wake()
 
-    def tell(self) -> None:
-        """That it has to queue, in its own task or thread."""
+    def call_on_wait(self) -> None:
+        """Report the wait, in the waiter's own task or thread."""
         if self.waiting is not None and self.request.on_wait is not None:
             self.request.on_wait(self.waiting)
 
@@ -90,18 +94,19 @@ class TaskWaiter(Waiter):
         self.future = future
 
     async def sleep(self, clock: Clock, timeout: float | None, look: Callable[[], None]) -> None:
-        """Until it is woken, or for `timeout` seconds: whoever looks first then wakes all who may
-        go, in their order (S6).
+        """Sleep until it is woken, or for `timeout` seconds.
+
+        The first waiter whose time has passed lets `look` wake all that may go, in order (S6).
         """
 
-        def due() -> None:
+        def look_and_wake() -> None:
             look()
-            self.stir()
+            self.notify()
 
         if self.future.done():
-            await sleep(0)  # behind all who were woken before
+            await sleep(0)  # behind all that were woken before
         loop = self.future.get_loop()
-        timer = None if timeout is None else clock.later(loop, timeout, due)
+        timer = None if timeout is None else clock.later(loop, timeout, look_and_wake)
         try:
             await self.future
         finally:
@@ -109,32 +114,32 @@ class TaskWaiter(Waiter):
                 timer.cancel()
         self.future = loop.create_future()
 
-    def stir(self) -> None:
-        tell(self.future, self)
+    def notify(self) -> None:
+        """Wake it. The caller is in its loop."""
+        resolve(self.future, self)
 
     def wake(self) -> bool:
         try:
-            if is_here(self.future):
-                self.stir()
+            if is_of_this_loop(self.future):
+                self.notify()
             else:
-                self.future.get_loop().call_soon_threadsafe(tell, self.future, self)
+                self.future.get_loop().call_soon_threadsafe(resolve, self.future, self)
         except RuntimeError:  # the loop is closed, and its waiters with it
             return False
         return True
 
 
-class MovedWaiter(TaskWaiter):
-    """A task that waited in the crowd, and at first does not know that it waits elsewhere."""
+class MigratedWaiter(TaskWaiter):
+    """A task that was a local waiter. At first it does not know that it waits elsewhere now."""
 
-    knows = False
+    seen = False
 
     def wake(self) -> bool:
         if not hasattr(self, "future"):
             return True
         woken = super().wake()
-        if (
-            self.grant is not None and not self.knows
-        ):  # if its loop is dropped now, it must be free to be collected
+        # If its loop is dropped now, the collector must be able to free the task.
+        if self.grant is not None and not self.seen:
             del self.future
         return woken
 
@@ -158,30 +163,20 @@ class ThreadWaiter(Waiter):
         self.wake()
 
 
-def tell(future: Future[Any], waiter: TaskWaiter) -> None:
+def resolve(future: Future[Any], waiter: TaskWaiter) -> None:
     if not future.done():
         future.set_result(waiter)
 
 
-def place_here() -> Future[Any]:
-    """Where the running task can be woken."""
+def new_future() -> Future[Any]:
+    """A future of the running loop. Raises RuntimeError when asyncio runs none here."""
     if _get_running_loop() is None:
         raise no_loop()
     return Future()
 
 
-def no_loop() -> RuntimeError:
-    """Somebody awaits without asyncio: what wakes a task here is asyncio's, and others do not know
-    what to do with it.
-    """
-    return RuntimeError(
-        "No event loop of asyncio runs here, and headgate's coroutines wait by nothing else. Under "
-        "trio, enter limiters with `with` in a thread: trio.to_thread.run_sync(...)."
-    )
-
-
-def is_here(future: Future[Any]) -> bool:
-    """Whether `future` belongs to the loop of this thread: only there may it be touched."""
+def is_of_this_loop(future: Future[Any]) -> bool:
+    """Whether `future` belongs to the loop of this thread. Only that thread may touch it."""
     try:
         return future.get_loop() is get_running_loop()
     except RuntimeError:  # no loop runs here

@@ -28,7 +28,7 @@ from headgate.request import Request, cost_text
 from headgate.stores.context_stack import Inside, visitor
 from headgate.stores.limit_history import in_words
 from headgate.stores.loops import waits_for_ever, warn_of_blocking
-from headgate.stores.memory.fast_path import shut
+from headgate.stores.memory.fast_path import not_at_once
 from headgate.stores.redis.limit_sync import LimitSync
 from headgate.stores.redis.protocol.operations import (
     AskDeclared,
@@ -109,7 +109,7 @@ class RedisQueue:
         self._no_fast_path = 0.0
         self._warned = False  # the warning that a thread blocks its event loop was logged
         # Redis has no fast entry without a call, so both always decline.
-        self.enter = self.enter_task = shut
+        self.enter = self.enter_task = not_at_once
         self._store = store
         self._last: LoopSession | None = None  # the session that was used last
         # One session for each loop. Only this list keeps idle ones alive. Other threads change it,

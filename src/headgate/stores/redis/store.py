@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 from headgate.errors import StoreError
 from headgate.gate.compile import Declaration
 from headgate.stores.limit_history import Written, note_limits
-from headgate.stores.memory.waiters import no_loop
+from headgate.stores.loops import no_loop
 from headgate.stores.redis.fast_path import FastPath
 from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import Delivery, flush

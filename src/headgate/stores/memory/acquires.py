@@ -1,0 +1,259 @@
+"""The acquires of one queue in memory, from the call to the permit.
+
+Here live the parts that may sleep. Each decision is a step of state.py or wait_queue.py under the
+lock. A waiter sleeps in its task or thread, until it is woken or until its own estimate. There is
+no polling, and no thread of the store's own.
+"""
+
+from __future__ import annotations
+
+from asyncio import _get_running_loop
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
+
+from headgate.clock import Clock
+from headgate.forks import WAITING, forked
+from headgate.gate.concurrency import NEVER
+from headgate.gate.gate import Grant
+from headgate.permit import Permit, Refusal, start_holding
+from headgate.stores.loops import Learning, begin_in_order, check_blocking, no_loop
+from headgate.stores.memory.lock import Lock, Reentered
+from headgate.stores.memory.state import QueueState
+from headgate.stores.memory.waiters import (
+    MigratedWaiter,
+    TaskWaiter,
+    ThreadWaiter,
+    Waiter,
+    new_future,
+)
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from headgate.request import Request
+
+
+class Acquires:
+    """The ways into a queue, and the waits in them."""
+
+    __slots__ = ("__weakref__", "_clock", "_learning", "_lock", "_state", "name")
+
+    name: str
+    _clock: Clock
+    _learning: Learning
+    _lock: Lock
+    _state: QueueState
+
+    @property
+    def starting(self) -> deque[object]:
+        """A marker of each task that was granted its permit and has not run yet."""
+        return self._state.waiting.starting
+
+    # At once --------------------------------------------------------------------------------------
+
+    def take(self, request: Request) -> Permit | Refusal:
+        """A permit now, or why not."""
+        try:
+            answer = self._lock.run(self._state.take, request)
+        except Reentered:  # a signal handler or a finalizer has interrupted this very queue
+            return Refusal(0.0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        if _get_running_loop() is None:
+            raise no_loop()
+        answer = self.take(request)
+        if answer and self.starting:
+            await begin_in_order(self.starting)
+        return answer
+
+    # Blocks ---------------------------------------------------------------------------------------
+
+    async def enter_queue(self, request: Request) -> None:
+        """Enter behind the waiters, or as soon as the limits allow."""
+        waiter = TaskWaiter(request, new_future())
+        try:
+            await self._wait(waiter)
+            self._count(waiter)
+        except BaseException:
+            self._give_up(waiter)
+            raise
+
+    def enter_sync(self, request: Request) -> None:
+        waiter = ThreadWaiter(request)
+        try:
+            self._wait_sync(waiter)
+            self._count(waiter)
+        except BaseException:
+            self._give_up(waiter)
+            raise
+
+    async def continue_migrated(self, future: Future[Any], result: Any, request: Request) -> None:
+        """The task of a local waiter goes on, with the result of its future.
+
+        It has its permit, or it learns that it waits in the gate's queue now.
+        """
+        if not isinstance(result, MigratedWaiter):
+            self._state.waiting.note_started(result)
+            return
+        try:
+            self._state.waiting.local.migrated.pop(id(future), None)
+            result.seen, result.request = True, request
+            if result.grant is None:
+                await self._sleep(result)
+            await self._begin(result)
+            self._count(result)
+        except BaseException:
+            self._give_up(result)
+            raise
+
+    def _count(self, waiter: Waiter) -> None:
+        """Count a caller that is inside, and whose limits hold nothing."""
+        if not waiter.holds:
+            self._lock.run(self._state.waiting.count_late, waiter)
+
+    # Permits --------------------------------------------------------------------------------------
+
+    async def acquire(self, request: Request) -> Permit:
+        if _get_running_loop() is None:
+            raise no_loop()
+        permit = None if request.units else self._lock.run(self._state.take_one, request)
+        if permit is not None:
+            return permit
+        start = self._clock.now()
+        waiter = TaskWaiter(request, new_future())
+        try:
+            await self._wait(waiter)
+            permit = self._permit(waiter, start)
+            if waiter.holds:
+                start_holding(permit)  # the last step
+        except BaseException:
+            self._give_up(waiter)
+            raise
+        return permit
+
+    def acquire_sync(self, request: Request) -> Permit:
+        permit = None if request.units else self._lock.run(self._state.take_one, request)
+        if permit is not None:
+            return permit
+        start = self._clock.now()
+        waiter = ThreadWaiter(request)
+        try:
+            self._wait_sync(waiter)
+            permit = self._permit(waiter, start)
+            if waiter.holds:
+                start_holding(permit)  # the last step
+        except BaseException:
+            self._give_up(waiter)
+            raise
+        return permit
+
+    def _permit(self, waiter: Waiter, start: int) -> Permit:
+        """Make a permit that is not held yet. Its caller makes it a held one in one step."""
+        grant = cast(Grant, waiter.grant)
+        waited = (grant.t - start) / 1_000_000
+        return Permit(cast(Any, self), waiter.request.units, grant, waited, waiter.epoch, None)
+
+    # Waiting --------------------------------------------------------------------------------------
+
+    async def _wait(self, waiter: TaskWaiter) -> None:
+        """Wait for the grant, and until those that were granted before have begun."""
+        if not self._join(waiter):
+            await self._sleep(waiter)
+        elif self.starting:
+            self._lock.run(self._state.waiting.wake_granted, waiter)
+        await self._begin(waiter)
+
+    def _wait_sync(self, waiter: ThreadWaiter) -> None:
+        if not self._join(waiter):
+            check_blocking(self._lock, self._learning, self._needs_release(waiter))
+            closing, entry = waiter.request.closing, ref(waiter)
+            try:
+                WAITING.add(waiter)
+                closing.begin(entry)
+                waiter.call_on_wait()
+                self._check_fork(waiter)
+                waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
+                while not self._check(waiter):
+                    waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
+            finally:
+                try:
+                    closing.end(entry)
+                finally:
+                    WAITING.discard(waiter)
+
+    def _needs_release(self, waiter: ThreadWaiter) -> Callable[[], bool]:
+        """Whether only a release can end the wait."""
+        endless = waiter.request.max_sleep is None
+        next_at = self._state.waiting.next_at
+        return lambda: endless and self._lock.run(next_at, None) >= NEVER and waiter.grant is None
+
+    def _join(self, waiter: Waiter) -> bool:
+        """Queue the acquire. True: the grant is there at once."""
+        refused = self._lock.run(self._state.join, waiter)
+        if refused is not None:
+            raise refused
+        return waiter.grant is not None
+
+    async def _sleep(self, waiter: TaskWaiter) -> None:
+        closing, entry = waiter.request.closing, ref(waiter)
+        try:
+            closing.begin(entry)
+            waiter.call_on_wait()
+            self._check_fork(waiter)
+            await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
+            while not self._check(waiter):
+                await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
+        finally:
+            closing.end(entry)
+
+    def _check(self, waiter: Waiter) -> bool:
+        """Look after a sleep. True: the waiter has its grant. Raises when it waits in vain."""
+        self._check_fork(waiter)
+        if waiter.grant is not None:
+            return True
+        seen = self._lock.run(self._state.waiting.check, waiter)
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
+
+    def _check_fork(self, waiter: Waiter) -> None:
+        """Raise RuntimeError in the child of a fork: the acquire goes on in the parent."""
+        if waiter.epoch < self._state.waiting.first_epoch:
+            raise forked(self.name)
+
+    async def _begin(self, waiter: Waiter) -> None:
+        """Let the tasks that were granted before this one run first."""
+        if waiter in self._state.waiting.gate.queue:
+            # Another thread grants this waiter just now. Wait for the lock: that thread has made
+            # the marker by then.
+            with suppress(Reentered):
+                self._lock.run(self._state.waiting.next_at, None)
+        if waiter.marker is not None:
+            await begin_in_order(self.starting, waiter.marker)
+            self._state.waiting.note_started(waiter.marker)
+
+    # Steps that need not answer -------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Let all waiters have their due."""
+        self._lock.run_or_defer(self._state.waiting.advance)
+
+    def release_one(self) -> None:
+        """Return the permit of a block."""
+        self._lock.run_or_defer(self._state.waiting.release_one)
+
+    def _give_up(self, waiter: Waiter) -> None:
+        waiting = self._state.waiting
+        if waiter.grant is not None or waiter in waiting.gate.queue:
+            self._lock.run_or_defer(lambda: waiting.undo(waiter))
+
+    def give_up_future(self, future: Future[Any]) -> None:
+        """End the wait of a local waiter."""
+        waiting = self._state.waiting
+        self._lock.run_or_defer(lambda: waiting.undo_future(future))

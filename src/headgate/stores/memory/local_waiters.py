@@ -1,0 +1,73 @@
+"""The tasks of this process that wait for one permit each, outside the gate's queue.
+
+A caller that leaves hands its permit to the first of them without the lock: see fast_path.py. They
+migrate into the gate's queue, behind the waiters there, before the gate decides anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+
+from headgate.gate.gate import Gate
+from headgate.request import Request
+from headgate.stores.loops import Loops
+from headgate.stores.memory.waiters import Futures, MigratedWaiter
+
+PLAIN = Request({})
+
+
+class LocalWaiters:
+    """The futures that the tasks await, in order of arrival."""
+
+    __slots__ = ("_gate", "_migrating", "futures", "loops", "migrated")
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.futures: Futures = deque()
+        self._migrating: Futures = deque()  # on their way to the gate's queue
+        # By the id of its future: the waiter that a task has become, until the task sees it.
+        self.migrated: dict[int, MigratedWaiter] = {}
+        self.loops = Loops()  # in which tasks have waited in the gate's queue
+
+    def migrate(self, epoch: int) -> None:
+        """Move all of them into the gate's queue, behind the waiters there.
+
+        An exception may come between any two steps. The next call goes on where this one ended.
+        """
+        gate, futures, migrating = self._gate, self.futures, self._migrating
+        if not (futures or migrating):
+            return
+        # Other threads look without the lock, and must see one of the two queues all the time.
+        gate.queue[self] = gate.plain
+        while futures or migrating:
+            with suppress(IndexError):
+                migrating.extend(iter(futures.popleft, None))  # all of them in one step
+            while migrating:
+                if not migrating[0].done():
+                    self._migrate_first(epoch)
+                migrating.popleft()
+        gate.queue.pop(self, None)
+
+    def _migrate_first(self, epoch: int) -> None:
+        future, gate = self._migrating[0], self._gate
+        waiter = self.migrated.get(id(future))
+        if waiter is None:
+            self.loops.add(future.get_loop())
+            waiter = self.migrated[id(future)] = MigratedWaiter(PLAIN, future)
+            waiter.epoch = epoch
+        if waiter not in gate.queue and waiter.grant is None:
+            gate.join(waiter, PLAIN.units, gate.usual)
+
+    def repair(self) -> None:
+        """Remove the mark that an interrupted `migrate` left in the gate's queue."""
+        self._gate.queue.pop(self, None)
+
+    def forget(self) -> None:
+        """In the child of a fork: these tasks wait in the parent.
+
+        The deque is a new one, because code without the lock may go on with the old one.
+        """
+        for those in (self.futures, self.migrated, self._migrating):
+            those.clear()
+        self.futures, self.loops = deque(), Loops()

@@ -1,0 +1,313 @@
+"""The state of one queue in memory: the limits in force, and the acquires that need not wait.
+
+Here live the steps that declare, change and pause the limits, and forks. Each step runs under the
+queue's lock, and takes effect as wait_queue.py says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from headgate.clock import Clock
+from headgate.gate.concurrency import ConcurrencyRule
+from headgate.gate.gate import Gate, Grant
+from headgate.permit import Permit, Refusal, start_holding
+from headgate.request import Request
+from headgate.stores.limit_history import Declarations
+from headgate.stores.memory.lock import Lock
+from headgate.stores.memory.wait_queue import WaitQueue
+from headgate.stores.refusals import never, unknown_limiter
+from headgate.stores.status import Status, status_of, unused
+from headgate.waiting import seconds_of
+
+if TYPE_CHECKING:
+    from headgate.gate.compile import Declaration
+    from headgate.permit import Issuer
+    from headgate.stores.memory.waiters import Waiter
+
+UNHELD = ConcurrencyRule("", 0, 0)  # of limits of which nothing is held
+
+
+class Home(Protocol):
+    """The store, as its queues see it."""
+
+    clock: Clock
+
+    def keep(self, queue: Any) -> None:
+        """Know this queue again, which was evicted."""
+
+
+class QueueState:
+    """The limits of one queue, in front of its waiters and holders."""
+
+    __slots__ = (
+        "_clock",
+        "_declarations",
+        "_drained",
+        "_evicted",
+        "_gate",
+        "_issuer",
+        "_parent_holds",
+        "_rebuild",
+        "_store",
+        "fast_path_closed",
+        "undeclared",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        store: Home,
+        issuer: Issuer,
+        declared: Declaration,
+        lock: Lock,
+        rebuild: Callable[[], None],
+    ) -> None:
+        self._store, self._clock = store, store.clock
+        self._issuer = issuer  # of the permits
+        self._rebuild = rebuild  # build the fast path of the queue anew
+        self.waiting = WaitQueue(
+            issuer.name, declared, store.clock, lock, resume_pooling=self._resume_pooling
+        )
+        self._gate = self.waiting.gate
+        self._declarations = Declarations()
+        self.undeclared = True  # no acquire has declared the limits
+        self._drained = False  # a service has reported what is left, while undeclared
+        self._evicted = False  # the store has let go of this queue, because it was idle
+        self._parent_holds = False  # a block that began before a fork may end in this child
+        self.fast_path_closed = True  # while undeclared or evicted, and in a pause
+
+    # The fast path --------------------------------------------------------------------------------
+
+    def close_fast_path(self) -> bool:
+        """Note whether no caller may enter by the fast path now, and return it."""
+        self.fast_path_closed = self._evicted or self.undeclared or self._gate.paused()
+        return self.fast_path_closed
+
+    def may_pool(self) -> bool:
+        """Whether a released permit may stay in the pool.
+
+        It may not after a cut (S1), nor in a pause, nor in a child whose parent held permits.
+        """
+        closed = self._evicted or self.undeclared or self._gate.paused()
+        return self.waiting.declared.timeless and not (
+            closed or self._parent_holds or self._gate.over()
+        )
+
+    def _resume_pooling(self) -> None:
+        if self.may_pool():
+            self._rebuild()
+
+    def _replace_rules(self) -> None:
+        """Stop the entries that a thread has in hand: they compare the rules with their own."""
+        self._gate.rules = (*self._gate.rules,)
+
+    def prepare(self, declares: bool = True) -> None:
+        """Before any other step: an acquire declares the limits."""
+        if self.fast_path_closed:
+            if declares and self.undeclared:
+                self._declarations.declare(self.waiting.declared.program)
+                self.undeclared = False
+            if self._evicted:
+                self._evicted = False
+                self._store.keep(self._issuer)
+            self._gate.clamp(self._clock.now())
+            self._rebuild()
+
+    # Acquires -------------------------------------------------------------------------------------
+
+    def take_one(self, request: Request) -> Permit | None:
+        """A permit for one of each unit, if no caller waits and the limits allow it now."""
+        if self.fast_path_closed:
+            self.prepare()
+        waiting, gate, holders = self.waiting, self._gate, self.waiting.holders
+        if waiting.local.futures or gate.queue or waiting.starting:
+            return None
+        if holders.pool:
+            holders.empty_pool()
+        if len(gate.holding) > 1:
+            now = self._clock.now()
+            return holders.all_or_nothing(lambda: self._permit(request, gate.at_once(now)))
+        slots = gate.holding[0] if gate.holding else UNHELD
+        used = slots.used
+        try:
+            grant = gate.at_once(self._clock.now())
+            if grant is None:
+                return None
+            permit = Permit(self._issuer, request.units, grant, 0.0, waiting.epoch, None)
+            if waiting.declared.holds:
+                if not holders.counted:
+                    holders.add({})
+                start_holding(permit)
+        except BaseException:
+            slots.used = used
+            raise
+        return permit
+
+    def take(self, request: Request) -> Permit | Refusal | Exception:
+        """A permit, or the reason why there is none now."""
+        permit = None if request.units else self.take_one(request)
+        if permit is not None:
+            return permit
+        self.prepare()
+        if self._gate.never(self._gate.costs(request.units)):
+            return never(self.waiting.name, self.waiting.declared, request)
+        self.waiting.advance()
+        return self.waiting.holders.all_or_nothing(lambda: self._take_or_refuse(request))
+
+    def _take_or_refuse(self, request: Request) -> Permit | Refusal:
+        gate = self._gate
+        decision = gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
+        permit = self._permit(request, decision if isinstance(decision, Grant) else None)
+        # No call may follow that holds the permit, so this is no `or`.
+        return Refusal(seconds_of(decision.t - gate.t)) if permit is None else permit
+
+    def _permit(self, request: Request, grant: Grant | None) -> Permit | None:
+        """Make a permit. The last step makes it a held one, so nothing can come between."""
+        if grant is None:
+            return None
+        permit = Permit(self._issuer, request.units, grant, 0.0, self.waiting.epoch, None)
+        if self.waiting.declared.holds:
+            if request.units or not self.waiting.holders.counted:
+                self.waiting.holders.add(request.units)
+            start_holding(permit)
+        return permit
+
+    def join(self, waiter: Waiter) -> Exception | None:
+        """Queue an acquire, or grant it. Returns the error of a refusal."""
+        self.prepare()
+        return self.waiting.join(waiter)
+
+    # The limits -----------------------------------------------------------------------------------
+
+    def learn(self) -> Declaration:
+        """The limits of the name. Raises UnknownLimiterError when no acquire has declared any."""
+        if self.undeclared:
+            raise unknown_limiter(self.waiting.name)
+        return self.waiting.declared
+
+    def foresee(self, declared: Declaration) -> Declaration:
+        """The limits that would hold if `declared` were declared now."""
+        present = self.waiting.declared
+        return (
+            present if self._declarations.overruled(declared.program, present.program) else declared
+        )
+
+    def declare(self, declared: Declaration) -> None:
+        """The last declaration wins, unless an update has overruled it already."""
+        program, present = declared.program, self.waiting.declared.program
+        overruled = self._declarations.overruled
+        if (program == present and not self.undeclared) or overruled(program, present):
+            return
+        self.prepare(declares=False)
+        self._declarations.declare(program)
+        self._follow(declared)
+
+    def update(self, declared: Declaration, former: Declaration | None) -> None:
+        self.prepare(declares=False)
+        present = self.waiting.declared
+        if former is not None or self.undeclared:
+            self._declarations.declare((former or present).program)
+        self._declarations.update(declared.program)
+        if self.undeclared or declared.program != present.program:
+            self._follow(declared)
+
+    def assume(self, declared: Declaration) -> None:
+        """Go by `declared` for as long as no acquire declares limits."""
+        if self.undeclared:
+            self.prepare(declares=False)
+            self._follow(declared, declares=False)
+
+    def _follow(self, declared: Declaration, declares: bool = True) -> None:
+        """Queue the waiters again under the new limits, and count the holders."""
+        waiting, gate = self.waiting, self._gate
+        waiting.local.migrate(waiting.epoch)
+        self.waiting.holders.empty_pool()
+        waiting.advance_later()
+        inside = self.waiting.holders.uncount()
+        # Limits that no acquire has declared leave no trace.
+        new = self.undeclared and not self._drained
+        waiting.declared = declared
+        for waiter in cast("list[Waiter]", gate.follow(self._clock.now(), declared.rules())):
+            waiter.refused = never(waiting.name, declared, waiter.request)
+            waiter.wake()
+        if new:
+            gate.reset(self._clock.now())
+        self.undeclared = self.undeclared and not declares
+        self.waiting.holders.count_again(inside)
+        self._rebuild()
+        waiting.advance()
+
+    def pause(self, time: int) -> None:
+        self.prepare(declares=False)
+        self.waiting.local.migrate(self.waiting.epoch)
+        self.waiting.holders.empty_pool()
+        self._gate.pause(self._clock.now(), time)
+        self._replace_rules()
+        self._rebuild()
+
+    def resume(self) -> None:
+        self._gate.resume(self._clock.now())
+        self._rebuild()
+        self.waiting.advance()
+
+    def reset(self) -> None:
+        self.waiting.advance_later()
+        self._drained = False
+        self._gate.reset(self._clock.now())
+
+    def drain(self, unit: str, left: int, limit: int, since: int) -> None:
+        self.prepare(declares=False)
+        self._drained = self._drained or self.undeclared
+        self._gate.drain(self._clock.now(), unit, limit, left, since)
+
+    # Looking --------------------------------------------------------------------------------------
+
+    def status(self, own: Declaration | None) -> Status:
+        """`own`: the limits whose status this is if no acquire has declared any."""
+        self.waiting.advance()
+        self._gate.clamp(self._clock.now())
+        if self.undeclared and not self._drained and own is not None:
+            return unused(self.waiting.name, own, self._gate.pause_left())
+        return read_status(self.waiting.name, self._gate, self.waiting.declared)
+
+    # After an exception, in an idle store, and after a fork ---------------------------------------
+
+    def repair(self) -> None:
+        """Restore the order that an exception in the middle of a step may have left undone."""
+        self.waiting.repair()
+        self._rebuild()
+        self.waiting.advance()
+
+    def evict(self, _: None) -> bool:
+        """Whether forgetting this queue would change nothing. Then close the fast path.
+
+        No caller waits, nothing is held, no limit has counts, and no update holds.
+        """
+        self.waiting.advance()
+        self._evicted = self._gate.idle_at() <= self._clock.now() and not (
+            self._declarations.updated(self.waiting.declared.program)
+        )
+        if self._evicted:
+            self._replace_rules()
+            self._rebuild()
+        return self._evicted
+
+    def disown(self) -> None:
+        """In the child of a fork: the parent's waiters and permits are the parent's. The counts of
+        rates stay.
+        """
+        self._gate.read_rules()  # another thread may have been about to
+        inherited = self.waiting.holders.uncount() > len(self.waiting.holders.pool)
+        self._parent_holds = inherited or self._parent_holds
+        self.waiting.forget()
+        self._replace_rules()
+        self._rebuild()
+
+
+def read_status(name: str, gate: Gate, declared: Declaration) -> Status:
+    now = gate.t
+    left = [rule.left(now) for rule in gate.rules]
+    numbers = len(gate.queue), gate.entry_at() - now, gate.pause_left()
+    return status_of(name, declared, gate.rules, left, *numbers)

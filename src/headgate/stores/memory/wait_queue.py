@@ -1,0 +1,343 @@
+"""The waiting acquires of one queue in memory: joining, granting, waking, giving up, releasing.
+
+Here live the steps that move callers, and nothing that sleeps. Each step runs under the queue's
+lock. It takes effect whole or not at all, whatever exception a signal handler raises in it: see
+lock.py. Its last assignment is the one that counts, and `repair` restores the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from headgate.gate.concurrency import NEVER
+from headgate.gate.gate import Gate, Grant, Refuse, Wait
+from headgate.stores.memory.holders import Holders
+from headgate.stores.memory.local_waiters import LocalWaiters
+from headgate.stores.memory.lock import Lock
+from headgate.stores.memory.waiters import TaskWaiter, Waiter
+from headgate.stores.refusals import never, queue_full, too_long
+from headgate.waiting import queued_at
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from headgate.clock import Clock
+    from headgate.gate.compile import Declaration
+    from headgate.gate.gate import Units
+    from headgate.permit import Permit
+
+CHECK_AGAIN = 10_000  # microseconds between two looks of a waiter whose estimate came too early
+
+
+class WaitQueue:
+    """The gate of one name, its waiters and its holders."""
+
+    __slots__ = (
+        "_clock",
+        "_lock",
+        "_resume_pooling",
+        "declared",
+        "epoch",
+        "first_epoch",
+        "gate",
+        "holders",
+        "local",
+        "name",
+        "pooling",
+        "starting",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        declared: Declaration,
+        clock: Clock,
+        lock: Lock,
+        resume_pooling: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.declared = declared
+        self._clock, self._lock = clock, lock
+        self._resume_pooling = resume_pooling  # let released permits stay in the pool, if they may
+        self.gate = Gate(declared.rules(), clock.now())
+        self.holders = Holders(self.gate)
+        self.local = LocalWaiters(self.gate)
+        # A marker of each task that was granted its permit and has not run yet, in their order.
+        self.starting: deque[object] = deque()
+        self.pooling = False  # whether a released permit stays in the pool
+        # It grows with each fork and each new beginning: an earlier permit gives nothing back.
+        self.epoch = 0
+        self.first_epoch = 0  # of this process; acquires of an earlier one go on in the parent
+
+    # Joining --------------------------------------------------------------------------------------
+
+    def join(self, waiter: Waiter) -> Exception | None:
+        """Ask the gate: it grants, or queues the waiter. Returns the error of a refusal."""
+        waiter.epoch = self.epoch
+        request, gate = waiter.request, self.gate
+        self.local.migrate(self.epoch)
+        self._drop_closed()
+        if self.pooling and gate.queue and request.plain:
+            gate.join(waiter, request.units, gate.usual)  # behind others, for as long as it takes
+            self._note_loop(waiter)
+            if self.holders.pool:
+                self.advance()
+            return None
+        if gate.never(gate.costs(request.units)):  # the limits may have changed meanwhile (T7)
+            return never(self.name, self.declared, request)
+        self.holders.empty_pool()
+        decision = self.holders.all_or_nothing(lambda: self._decide(waiter))
+        if isinstance(decision, Refuse):
+            delay = decision.t - gate.t
+            return (
+                queue_full(self.name, request, delay, len(gate.queue))
+                if decision.full
+                else too_long(self.name, request, delay)
+            )
+        if isinstance(decision, Wait):
+            self._note_wait(waiter, decision)
+        return None
+
+    def _decide(self, waiter: Waiter) -> Grant | Wait | Refuse:
+        request, now = waiter.request, self._clock.now()
+        decision = self.gate.acquire(
+            now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters
+        )
+        if isinstance(decision, Grant):
+            waiter.holds = self.declared.holds
+            if waiter.holds:
+                self.holders.add(request.units)
+            waiter.grant = decision
+        return decision
+
+    def _note_wait(self, waiter: Waiter, wait: Wait) -> None:
+        request, gate = waiter.request, self.gate
+        self._note_loop(waiter)
+        if request.on_wait is not None:
+            waiter.waiting = queued_at(wait.position, wait.t - gate.t)
+        # Only the head looks at its very moment. It lets those behind it pass, in order.
+        if wait.t > gate.t:
+            waiter.check_at = wait.t + (CHECK_AGAIN if wait.position else 0)
+        if request.max_sleep is not None:
+            waiter.deadline = gate.t + request.max_sleep
+        if self.holders.pool:  # a caller left since it was emptied, and may have seen no queue
+            self.advance()
+        else:
+            self._schedule_head()
+
+    def _note_loop(self, waiter: Waiter) -> None:
+        if isinstance(waiter, TaskWaiter):
+            self.local.loops.add(waiter.future.get_loop())
+
+    def check(self, waiter: Waiter) -> bool | Exception:
+        """A waiter looks: whether it may go on, or the error that ends its wait."""
+        gate = self.gate
+        first = next(iter(gate.queue), None) is waiter
+        self.advance()
+        if waiter.grant is not None:
+            return first  # or those before it have just been woken, and go on before it does
+        if waiter.refused is not None:
+            return waiter.refused
+        if gate.t >= waiter.deadline:
+            return too_long(
+                self.name, waiter.request, gate.estimate(gate.costs(waiter.request.units)) - gate.t
+            )
+        if gate.t >= waiter.check_at:
+            moment = gate.next_at()
+            waiter.check_at = max(moment, gate.t + CHECK_AGAIN) if moment < NEVER else NEVER
+        return False
+
+    def waiters(self) -> list[Waiter]:
+        """All waiters, in their order."""
+        self.local.migrate(self.epoch)
+        return [cast(Waiter, caller) for caller in self.gate.queue]
+
+    # Granting -------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Grant to the waiters that are due, wake them, and have the new head look in time."""
+        self.local.migrate(self.epoch)
+        self._drop_closed()
+        self.holders.empty_pool()
+        if not self.pooling:
+            self._resume_pooling()  # after a cut, enough holders may have left by now
+        queue = self.gate.queue
+        while queue:
+            waiter = cast(Waiter, next(iter(queue)))
+            grant = partial(self._grant, waiter)
+            if waiter.grant is None and not self.holders.all_or_nothing(grant):
+                break
+            self.wake_granted(waiter)
+        self._schedule_head()
+
+    def advance_later(self) -> None:
+        """Advance after the step that runs now.
+
+        That step takes effect with its last assignment, and its consequences may run twice.
+        """
+        if self.local.futures or self.gate.queue or (not self.pooling and self.declared.timeless):
+            self._lock.deferred.append((self._lock, self.advance))
+
+    def _grant(self, waiter: Waiter) -> bool:
+        gate = self.gate
+        now, (units, costs) = gate.clamp(self._clock.now()), gate.queue[waiter]
+        t = gate.ready(costs)
+        if t > now:
+            return False
+        grant = gate.take(costs, t)
+        waiter.holds = self.declared.holds
+        if waiter.holds:
+            self.holders.add(units)
+        waiter.grant = grant
+        return True
+
+    def wake_granted(self, waiter: Waiter) -> None:
+        """Wake a waiter that has its grant, and take it out of the queue.
+
+        In this order: it is woken, whatever interrupts this.
+        """
+        if isinstance(waiter, TaskWaiter) and waiter.marker is None:
+            waiter.marker = object()
+            self.starting.append(waiter.marker)
+        if not waiter.wake():  # its loop is gone, and its grant is for those behind it
+            self.note_started(waiter.marker)
+            self.holders.all_or_nothing(lambda: self._take_back(waiter))
+        self.gate.leave(waiter)
+
+    def note_started(self, marker: object) -> None:
+        """The task with this marker runs, or never will."""
+        if marker in self.starting:
+            self.starting.remove(marker)
+
+    def _schedule_head(self) -> None:
+        gate = self.gate
+        if gate.queue and not self.pooling:
+            head = cast(Waiter, next(iter(gate.queue)))
+            moment = gate.next_at()
+            if moment < head.check_at:
+                head.check_at = moment
+                head.wake()
+
+    def next_at(self, _: None) -> int:
+        """When the head of the queue could pass; NEVER: only a release can say."""
+        return self.gate.next_at()
+
+    def count_late(self, waiter: Waiter) -> None:
+        """Count a granted block as held, although its limits held nothing."""
+        self.holders.all_or_nothing(lambda: self.holders.add_late({}))
+        waiter.holds = True
+
+    # Releasing ------------------------------------------------------------------------------------
+
+    def release(self, permit: Permit) -> None:
+        if permit.held and permit.key == self.epoch:
+            if self.local.futures or self.gate.queue or not self.pooling:
+                self.advance_later()
+            self.holders.give_back(permit.units)
+        permit.held = False
+
+    def settle(self, permit: Permit, extras: Units) -> None:
+        """Charge what the call used beyond its cost; less than zero gives back."""
+        self.advance_later()
+        self.gate.settle(self._clock.now(), extras, permit.t)
+
+    def release_one(self) -> None:
+        """Return the permit of a block."""
+        if self.local.futures or self.gate.queue or not self.pooling:
+            self.advance_later()
+        self.holders.give_back({})
+
+    def hand_to_head(self) -> None:
+        """Hand the permit of a block to the head of the queue, if it asks for just that.
+
+        The permit then counts as held all the time.
+        """
+        gate = self.gate
+        self.local.migrate(self.epoch)
+        self.advance_later()
+        waiter = cast("Waiter | None", next(iter(gate.queue), None)) if self.pooling else None
+        if waiter is None or waiter.grant is not None or gate.queue[waiter] is not gate.plain:
+            self.holders.give_back({})
+            return
+        gate.fence += 1
+        waiter.holds = True
+        waiter.grant = Grant(gate.clamp(self._clock.now()), gate.fence)
+
+    # Giving up ------------------------------------------------------------------------------------
+
+    def undo(self, waiter: Waiter) -> None:
+        """Take a waiter out of the queue, and its grant back."""
+        if waiter.epoch < self.first_epoch:
+            return
+        self.local.migrate(self.epoch)
+        self.advance_later()
+        self.gate.leave(waiter)
+        self.note_started(waiter.marker)
+        self.holders.all_or_nothing(lambda: self._take_back(waiter))
+
+    def undo_future(self, future: Future[Any]) -> None:
+        """The same for a local waiter, which may have migrated."""
+        self.local.migrate(self.epoch)
+        waiter = self.local.migrated.get(id(future))
+        if waiter is not None:
+            self.undo(waiter)
+            self.local.migrated.pop(id(future), None)
+        elif future.done() and not future.cancelled() and future.exception() is None:
+            marker = future.result()
+            if marker in self.starting:
+                self.release_one()
+                self.starting.remove(marker)
+
+    def _take_back(self, waiter: Waiter) -> None:
+        if waiter.grant is not None:
+            units = waiter.request.units
+            if not waiter.holds:
+                self.holders.add_late(units)  # the limits may have changed since the grant
+            self.gate.cancel(self._clock.now(), units, waiter.grant.t)
+            self.holders.remove(units)
+            waiter.grant = None
+
+    def _drop_closed(self) -> None:
+        """Take out the waiters whose event loop is closed.
+
+        Their tasks never go on, and the queue would keep them alive.
+        """
+        closed = self.local.loops.closed()
+        if not closed:
+            return
+        for waiter in list(self.gate.queue):
+            if (
+                isinstance(waiter, TaskWaiter)
+                and waiter.grant is None
+                and waiter.future.get_loop() in closed
+            ):
+                self.local.migrated.pop(id(waiter.future), None)
+                self.gate.leave(waiter)
+        self.local.loops.forget(closed)
+        self.advance()  # those behind them may be due
+
+    # After an exception, and after a fork ---------------------------------------------------------
+
+    def repair(self) -> None:
+        """Restore the order that an exception in the middle of a step may have left undone."""
+        gate = self.gate
+        self.local.repair()
+        self.local.migrate(self.epoch)
+        totals = [0] * len(gate.rules)
+        for index, _ in gate.rated:
+            totals[index] = sum(costs[index] for _, costs in gate.queue.values())
+        gate.waiting = totals
+
+    def forget(self) -> None:
+        """In the child of a fork: waiters and held permits belong to the parent. Counts stay."""
+        self.epoch += 1
+        self.first_epoch = self.epoch
+        # Code without the lock may go on with the old deque.
+        self.starting.clear()
+        self.starting = deque()
+        self.local.forget()
+        self.gate.orphan()
+        self.holders.forget()
