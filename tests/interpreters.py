@@ -44,7 +44,7 @@ CORE = (
 TIMELESS = ("tests/conformance", "tests/classics", "-k", "not redis")
 CALM = tuple(
     f"tests/conformance/test_{what}.py"
-    for what in ("other_loops", "crowd_between_loops", "threads_and_loops", "permits")
+    for what in ("other_loops", "local_waiters_between_loops", "threads_and_loops", "permits")
 )
 PATIENCE = 1800  # seconds for one line of the table
 HEAD = "| Python | loop | tests that held | failed | seconds |\n|---|---|---|---|---|"

@@ -47,8 +47,8 @@ PAGES: list[str] = [
 ]
 # Docstrings and comments of these parts follow when the memory store is rewritten.
 LATER = (
-    *("tests/crowds.py", "tests/unit/test_crowd.py"),
-    *("tests/unit/test_crowd_interleaved.py", "tests/unit/test_holders.py"),
+    *("tests/local_waiters.py", "tests/unit/test_local_waiters.py"),
+    *("tests/unit/test_local_waiters_interleaved.py", "tests/unit/test_holders.py"),
     "tests/unit/test_lock.py",
 )
 SOURCES = [

@@ -15,7 +15,7 @@ import redis.asyncio
 
 from headgate import MaxSleepExceededError, QueueFullError, Semaphore, TokenBucket
 from headgate.internals import queue_of
-from tests.crowds import declared
+from tests.local_waiters import declared
 from tests.processes import running
 from tests.servers import Server
 from tests.world import HOUR, LONG, World, soon, told, waiting

@@ -19,7 +19,7 @@ from headgate.request import Request
 from headgate.stores.memory.queue import MemoryQueue
 from headgate.stores.redis.session.loop_session import on_time
 from headgate.stores.redis.session.session import Session
-from tests.crowds import waiters_of
+from tests.local_waiters import waiters_of
 from tests.step_cancel.visits import CAPACITY, MORE, NOWHERE, Visit
 from tests.stepping import Around, Stepped
 from tests.world import World, soon, until

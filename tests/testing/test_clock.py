@@ -24,7 +24,7 @@ from headgate import (
 )
 from headgate.testing import ManualClock, Standstill, assert_never_over, virtual_loop
 from headgate.testing.clock import TURNS
-from tests.crowds import assert_all_free
+from tests.local_waiters import assert_all_free
 
 AGES = 3600.0
 

@@ -14,7 +14,7 @@ import pytest
 from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rate
 from headgate.gate.gate import ONE_EACH
 from headgate.stores.memory.store import MemoryStore
-from tests.crowds import settled
+from tests.local_waiters import settled
 from tests.world import soon
 
 PLACES, MEGABYTES, REQUESTS, RATE = (

@@ -17,7 +17,7 @@ from headgate.clock import Clock
 from headgate.internals import queue_of
 from headgate.stores.memory.lock import Lock
 from headgate.stores.memory.store import MemoryStore
-from tests.crowds import assert_all_free, lock_by, waiters_of
+from tests.local_waiters import assert_all_free, lock_by, waiters_of
 from tests.processes import finished
 
 

@@ -15,7 +15,7 @@ import redis
 from headgate import Concurrency, Limiter, RateLimiter, Semaphore, TokenBucket
 from headgate.internals import queue_of, store_of
 from headgate.stores.memory.store import MemoryStore
-from tests.crowds import declared
+from tests.local_waiters import declared
 from tests.processes import finished
 
 URL = "redis://:a-password@localhost:6379/3"

@@ -18,7 +18,7 @@ import pytest
 from headgate import Concurrency, Limiter, LimiterClosedError, Rate
 from headgate.clock import Clock
 from headgate.stores.memory.store import MemoryStore
-from tests.crowds import assert_all_free
+from tests.local_waiters import assert_all_free
 
 
 class InterruptedClock(Clock):

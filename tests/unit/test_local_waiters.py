@@ -27,7 +27,7 @@ from headgate.stores.memory.lock import has_lock
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.memory.wait_queue import WaitQueue
 from headgate.stores.memory.waiters import Waiter
-from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled, waiters_of
+from tests.local_waiters import Visitors, assert_all_free, declared, lock_by, settled, waiters_of
 from tests.virtual import VirtualClock
 from tests.world import held
 

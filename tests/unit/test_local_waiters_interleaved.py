@@ -14,8 +14,8 @@ from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError
 from headgate.stores.memory import waiters
 from headgate.stores.memory.lock import Lock
 from headgate.stores.memory.store import MemoryStore
-from tests.crowds import assert_all_free, declared, lock_by, waiters_of
 from tests.interleaving import Interleaving
+from tests.local_waiters import assert_all_free, declared, lock_by, waiters_of
 
 WORLDS: dict[str, dict[str, Any]] = {
     "one loop": {"loops": 1},

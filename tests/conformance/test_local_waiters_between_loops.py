@@ -21,7 +21,7 @@ from headgate.internals import queue_of
 from headgate.stores.memory.queue import MemoryQueue
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.memory.waiters import Waiter
-from tests.crowds import Visitors, assert_all_free, declared, nothing, settled, waiters_of
+from tests.local_waiters import Visitors, assert_all_free, declared, nothing, settled, waiters_of
 from tests.world import World, held
 
 

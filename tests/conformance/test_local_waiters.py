@@ -20,7 +20,7 @@ import pytest
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
 from headgate.internals import queue_of
 from headgate.stores.memory.store import MemoryStore
-from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
+from tests.local_waiters import Visitors, assert_all_free, declared, nothing, settled
 from tests.machine import scaled
 from tests.processes import finished
 from tests.stepping import WAYS, cancelled_at
@@ -523,7 +523,7 @@ def test_a_fork_while_callers_wait_makes_two_queues(name: str) -> None:
     """F10, S1, S7: the permits and the waiters of the parent stay the parent's. The child has all
     permits of its own, and not one more.
     """
-    lines = finished("fork_crowd", name).splitlines()
+    lines = finished("fork_local_waiters", name).splitlines()
 
     assert lines == [
         "child sees 0 used, 0 waiting",

@@ -1,6 +1,6 @@
 """A process that forks while a crowd waits, and prints the view of parent and child.
 
-usage: fork_crowd.py name
+usage: fork_local_waiters.py name
 """
 
 from __future__ import annotations
