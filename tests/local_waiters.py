@@ -1,7 +1,4 @@
-"""Who waits in a crowd and who is inside, for stories of memory alone.
-
-Here lives what such stories are told with.
-"""
+"""Helpers for tests of the memory store: its local waiters, its callers inside, and its lock."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ from headgate.stores.memory.queue import MemoryQueue
 from headgate.stores.memory.wait_queue import WaitQueue
 from tests.world import held
 
-Held = TypeVar("Held", bound=Entrance)
+AnyEntrance = TypeVar("AnyEntrance", bound=Entrance)
 
 
-def declared(limiter: Held) -> Held:
+def declared(limiter: AnyEntrance) -> AnyEntrance:
     """Return `limiter`.
 
-    Its limits are declared, as by its first acquire, and it uses its line directly.
+    Its limits are declared, as by its first acquire, and it uses its queue directly.
     """
-    line = queue_of(limiter)
-    if isinstance(line, Undeclared):
-        line._begin()
+    queue = queue_of(limiter)
+    if isinstance(queue, Undeclared):
+        queue._begin()
     return limiter
 
 
@@ -38,8 +35,12 @@ def waiters_of(owner: Entrance | MemoryQueue) -> WaitQueue:
     return found
 
 
-class Visitors:
-    """Who waits, who is inside, and in which order they came in; each stays until it is let out."""
+class Callers:
+    """Callers of a limiter, each in a task of its own. Each stays inside until it is released.
+
+    `order` has the names of those that have entered, in that order. Those in `inside` have not left
+    yet: setting its event makes a caller leave.
+    """
 
     def __init__(self, limiter: Limiter) -> None:
         self.limiter = limiter
@@ -47,24 +48,24 @@ class Visitors:
         self.inside: dict[object, asyncio.Event] = {}
         self.tasks: dict[object, asyncio.Task[None]] = {}
 
-    def come(self, *names: object, by: Any = None) -> None:
-        """Each in a task of its own: into the limiter, or by whatever `by` says."""
+    def arrive(self, *names: object, by: Any = None) -> None:
+        """Start a task for each name. It enters the limiter, or `by` if there is one."""
         for name in names:
             self.tasks[name] = asyncio.get_running_loop().create_task(
-                self._visit(name, self.limiter if by is None else by)
+                self._call(name, self.limiter if by is None else by)
             )
 
-    async def _visit(self, name: object, entrance: Any) -> None:
+    async def _call(self, name: object, entrance: Any) -> None:
         async with entrance:
             self.order.append(name)
-            out = self.inside[name] = asyncio.Event()
+            release = self.inside[name] = asyncio.Event()
             try:
-                await out.wait()
+                await release.wait()
             finally:
                 del self.inside[name]
 
-    async def let_out(self) -> None:
-        """Whoever is inside goes, one after another, until nobody comes in any more."""
+    async def release_all(self) -> None:
+        """Make the callers inside leave, one after another, until no further caller enters."""
         await settled()
         while self.inside:
             next(iter(self.inside.values())).set()
@@ -72,23 +73,23 @@ class Visitors:
 
 
 async def settled() -> None:
-    """Whatever can happen without time has happened."""
+    """Let the loop turn until only the passing of time could change anything."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 def assert_all_free(limiter: Limiter) -> None:
-    """S7, L6."""
+    """S7, L6: no permit is held, and no caller waits."""
     status = limiter.status()
     assert (held(status), status.waiting, len(waiters_of(limiter).local.futures)) == (0, 0, 0)
 
 
-def nothing(limiter: Limiter) -> None:
-    """Nobody looks."""
+def do_nothing(limiter: Limiter) -> None:
+    """Take no look at the limiter."""
 
 
-def lock_by(limiter: Limiter, lock: Any) -> None:
-    """Have the line locked by `lock` from now on."""
+def replace_lock(limiter: Limiter, lock: Any) -> None:
+    """Make `lock` the lock of the limiter's queue from now on."""
     queue = queue_of(limiter)
     queue._lock = waiters_of(limiter)._lock = Lock(queue.name, queue._repair, lock)
     queue._build_fast_path()

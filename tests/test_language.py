@@ -45,17 +45,11 @@ PAGES: list[str] = [
         for path in sorted((ROOT / each).glob("*.md"))
     ),
 ]
-# Docstrings and comments of these parts follow when the memory store is rewritten.
-LATER = (
-    *("tests/local_waiters.py", "tests/unit/test_local_waiters.py"),
-    *("tests/unit/test_local_waiters_interleaved.py", "tests/unit/test_holders.py"),
-    "tests/unit/test_lock.py",
-)
 SOURCES = [
     path
     for folder in ("src", "tests", "benchmarks", "examples", "demo", "website")
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if not str(path.relative_to(ROOT)).startswith(LATER) and path != Path(__file__)
+    if path != Path(__file__)
 ]
 MOST_WORDS, MOST_COLUMNS = 25, 100
 

@@ -20,7 +20,7 @@ import pytest
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
 from headgate.internals import queue_of
 from headgate.stores.memory.store import MemoryStore
-from tests.local_waiters import Visitors, assert_all_free, declared, nothing, settled
+from tests.local_waiters import Callers, assert_all_free, declared, do_nothing, settled
 from tests.machine import scaled
 from tests.processes import finished
 from tests.stepping import WAYS, cancelled_at
@@ -46,7 +46,7 @@ def a_try(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize(
-    "look", [nothing, Limiter.status, repr, a_try], ids=["no look", "status", "repr", "try"]
+    "look", [do_nothing, Limiter.status, repr, a_try], ids=["no look", "status", "repr", "try"]
 )
 def test_local_waiters_enter_in_order_whatever_looks_at_the_queue(
     memory: World, look: Callable[[Limiter], object]
@@ -55,14 +55,14 @@ def test_local_waiters_enter_in_order_whatever_looks_at_the_queue(
 
     async def story() -> None:
         limiter = memory.limiter(Concurrency(2))
-        callers = Visitors(limiter)
-        callers.come(*range(10))
+        callers = Callers(limiter)
+        callers.arrive(*range(10))
         await settled()
         look(limiter)
-        callers.come(*range(10, 15))
+        callers.arrive(*range(10, 15))
         await settled()
         look(limiter)
-        await callers.let_out()
+        await callers.release_all()
 
         assert callers.order == list(range(15))
         assert_all_free(limiter)
@@ -87,17 +87,17 @@ def test_a_caller_with_other_requests_keeps_its_place_among_local_waiters(
 
     async def story() -> None:
         limiter = memory.limiter(Concurrency(1), Concurrency(2, unit="mb"))
-        callers = Visitors(limiter)
-        callers.come("holder")
+        callers = Callers(limiter)
+        callers.arrive("holder")
         await settled()
-        callers.come(*range(position))
+        callers.arrive(*range(position))
         await settled()
-        callers.come("asks", by=KINDS[kind](limiter))
+        callers.arrive("asks", by=KINDS[kind](limiter))
         await settled()
-        callers.come(*range(position, 4))
+        callers.arrive(*range(position, 4))
         await settled()
         assert limiter.status().waiting == 5
-        await callers.let_out()
+        await callers.release_all()
 
         assert callers.order == ["holder", *range(position), "asks", *range(position, 4)]
         assert_all_free(limiter)
@@ -112,13 +112,13 @@ async def test_a_full_queue_counts_local_waiters(memory: World) -> None:
     """
     limiter = memory.limiter(Concurrency(1))
     strict = memory.limiter(Concurrency(1), max_waiters=2)
-    callers = Visitors(limiter)
-    callers.come("holder", 0, 1)
+    callers = Callers(limiter)
+    callers.arrive("holder", 0, 1)
     await settled()
 
     with pytest.raises(QueueFullError):
         await strict.acquire()
-    await callers.let_out()
+    await callers.release_all()
 
     assert callers.order == ["holder", 0, 1]
     assert_all_free(limiter)
@@ -149,17 +149,17 @@ async def test_a_caller_that_may_not_wait_finds_a_permit_that_was_just_released(
 async def test_a_waiter_that_times_out_leaves_the_other_waiters_in_order(memory: World) -> None:
     """S6, T4: it waits among them and gives up at its time, and those behind it move forward."""
     limiter = memory.limiter(Concurrency(1))
-    callers = Visitors(limiter)
-    callers.come("holder", 0)
+    callers = Callers(limiter)
+    callers.arrive("holder", 0)
     await settled()
-    callers.come("impatient", by=limiter.acquire(max_sleep=2))
+    callers.arrive("impatient", by=limiter.acquire(max_sleep=2))
     await settled()
-    callers.come(1, 2)
+    callers.arrive(1, 2)
     await asyncio.sleep(3)
 
     with pytest.raises(MaxSleepExceededError):
         await callers.tasks["impatient"]
-    await callers.let_out()
+    await callers.release_all()
     assert callers.order == ["holder", 0, 1, 2]
     assert_all_free(limiter)
 
@@ -185,13 +185,13 @@ async def test_a_dropped_permit_goes_to_the_next_local_waiter(memory: World) -> 
     """F6, L2: its holder dropped it, and the first waiter enters."""
     limiter = memory.limiter(Concurrency(1))
     permit = await limiter.acquire()
-    callers = Visitors(limiter)
-    callers.come(0, 1)
+    callers = Callers(limiter)
+    callers.arrive(0, 1)
     await settled()
 
     with pytest.warns(ResourceWarning, match="dropped"):
         del permit
-    await callers.let_out()
+    await callers.release_all()
 
     assert callers.order == [0, 1]
     assert_all_free(limiter)
@@ -203,15 +203,15 @@ async def test_a_dropped_permit_goes_to_the_next_local_waiter(memory: World) -> 
 @runs_in_memory
 async def test_more_capacity_grants_as_many_more_local_waiters(memory: World) -> None:
     """L2, S6: five callers wait for one permit; now there are three."""
-    callers = Visitors(memory.limiter(Concurrency(1)))
-    callers.come("holder", *range(5))
+    callers = Callers(memory.limiter(Concurrency(1)))
+    callers.arrive("holder", *range(5))
     await settled()
 
     limiter = declared(memory.limiter(Concurrency(3)))
     await settled()
 
     assert callers.order == ["holder", 0, 1]
-    await callers.let_out()
+    await callers.release_all()
     assert callers.order == ["holder", *range(5)]
     assert_all_free(limiter)
 
@@ -223,18 +223,18 @@ async def test_after_a_lower_capacity_no_waiter_enters_until_enough_holders_have
     """S1, S6: three callers are inside when the capacity becomes one. When the first two leave, no
     waiter enters.
     """
-    callers = Visitors(memory.limiter(Concurrency(3)))
-    callers.come("a", "b", "c", *range(3))
+    callers = Callers(memory.limiter(Concurrency(3)))
+    callers.arrive("a", "b", "c", *range(3))
     await settled()
 
     limiter = declared(memory.limiter(Concurrency(1)))
     for leaver, there in (("a", 2), ("b", 1)):
         callers.inside[leaver].set()
         await settled()
-        callers.come(f"after {leaver}")
+        callers.arrive(f"after {leaver}")
         await settled()
         assert len(callers.inside) == there
-    await callers.let_out()
+    await callers.release_all()
 
     assert callers.order == ["a", "b", "c", *range(3), "after a", "after b"]
     assert_all_free(limiter)
@@ -246,8 +246,8 @@ async def test_local_waiters_follow_a_rate_that_replaces_their_concurrency(memor
     """T1, T3, S6: Concurrency becomes a Rate while five callers wait. One enters each second, and
     none when the holder leaves.
     """
-    callers = Visitors(memory.limiter(Concurrency(1)))
-    callers.come("holder", *range(5))
+    callers = Callers(memory.limiter(Concurrency(1)))
+    callers.arrive("holder", *range(5))
     await settled()
 
     limiter = declared(memory.limiter(Rate(1, per=1, initial=0)))
@@ -261,24 +261,24 @@ async def test_local_waiters_follow_a_rate_that_replaces_their_concurrency(memor
             ["holder", *range(seconds)],
         )
 
-    await callers.let_out()
+    await callers.release_all()
     assert limiter.status().waiting == 0
 
 
 @runs_in_memory
 async def test_waiters_for_a_rate_enter_when_concurrency_replaces_it(memory: World) -> None:
     """S1, S6: three callers wait for an hour's tokens when two permits replace the rate."""
-    callers = Visitors(memory.limiter(Rate(1, per=3600, initial=0)))
-    callers.come(0, 1, 2)
+    callers = Callers(memory.limiter(Rate(1, per=3600, initial=0)))
+    callers.arrive(0, 1, 2)
     await settled()
 
     limiter = declared(memory.limiter(Concurrency(2)))
     await settled()
-    callers.come(3)
+    callers.arrive(3)
     await settled()
 
     assert callers.order == [0, 1]
-    await callers.let_out()
+    await callers.release_all()
     assert callers.order == [0, 1, 2, 3]
     assert_all_free(limiter)
 
@@ -288,8 +288,8 @@ async def test_local_waiters_need_a_permit_and_a_token_when_a_rate_is_added(
     memory: World,
 ) -> None:
     """S1, T1, T8: callers need both from now on, and the holder keeps its permit as before."""
-    callers = Visitors(memory.limiter(Concurrency(1)))
-    callers.come("holder", 0, 1)
+    callers = Callers(memory.limiter(Concurrency(1)))
+    callers.arrive("holder", 0, 1)
     await settled()
 
     limiter = declared(memory.limiter(Concurrency(1), Rate(1, per=10, initial=0)))
@@ -304,7 +304,7 @@ async def test_local_waiters_need_a_permit_and_a_token_when_a_rate_is_added(
     await asyncio.sleep(1)
 
     assert callers.order == ["holder", 0, 1]
-    await callers.let_out()
+    await callers.release_all()
     assert_all_free(limiter)
 
 
@@ -322,16 +322,16 @@ def test_a_waiter_that_gives_up_at_any_suspension_leaves_the_others_in_order(
 
     async def story(at: int) -> bool:
         limiter = Limiter(f"{memory.name}-{at}", Concurrency(1), store=memory.store)
-        callers = Visitors(limiter)
-        callers.come("holder", 0, 1)
+        callers = Callers(limiter)
+        callers.arrive("holder", 0, 1)
         await settled()
         middle = asyncio.create_task(cancelled_at(enters(limiter), way, at))
         await settled()
-        callers.come(2, 3)
+        callers.arrive(2, 3)
         await settled()
         if looked_at:
             limiter.status()
-        await callers.let_out()
+        await callers.release_all()
         assert callers.order == ["holder", 0, 1, 2, 3]
         assert_all_free(limiter)
         return await middle
@@ -358,8 +358,8 @@ def test_a_permit_for_a_waiter_that_is_cancelled_in_the_same_turn_goes_to_the_ne
     async def story() -> None:
         limiter = memory.limiter(Concurrency(1))
         await limiter.__aenter__()
-        callers = Visitors(limiter)
-        callers.come(*range(4))
+        callers = Callers(limiter)
+        callers.arrive(*range(4))
         await settled()
         if looked_at:
             limiter.status()
@@ -367,7 +367,7 @@ def test_a_permit_for_a_waiter_that_is_cancelled_in_the_same_turn_goes_to_the_ne
         await limiter.__aexit__(None, None, None)
         callers.tasks[0].cancel()
         callers.tasks[1].cancel()
-        await callers.let_out()
+        await callers.release_all()
 
         assert callers.order == [2, 3]
         assert_all_free(limiter)
@@ -394,14 +394,14 @@ def test_a_timeout_at_the_moment_of_the_release_loses_no_permit(memory: World, f
         if first == "release":
             loop.call_later(1, queue_of(limiter).leave)
         waiter = asyncio.create_task(impatient())
-        callers = Visitors(limiter)
+        callers = Callers(limiter)
         await settled()
-        callers.come("next")
+        callers.arrive("next")
         if first == "timeout":
             await settled()
             loop.call_later(1, queue_of(limiter).leave)
         await asyncio.wait([waiter])
-        await callers.let_out()
+        await callers.release_all()
 
         assert (waiter.exception() is None) == (inside == ["impatient"])
         assert callers.order == ["next"]
@@ -488,11 +488,11 @@ def test_an_idle_queue_that_its_store_forgot_is_shared_again_when_it_is_used(
     assert queue_of(limiter)._state._evicted
 
     async def story() -> None:
-        callers = Visitors(limiter)
-        callers.come(*range(4))
+        callers = Callers(limiter)
+        callers.arrive(*range(4))
         await settled()
         assert held(Limiter(name, Concurrency(1), store=store).status()) == 1
-        await callers.let_out()
+        await callers.release_all()
         assert callers.order == list(range(4))
 
     asyncio.run(story())
@@ -504,12 +504,12 @@ def test_callers_of_a_dropped_limiter_go_on(name: str) -> None:
     store = MemoryStore()
 
     async def story() -> None:
-        callers = Visitors(Limiter(name, Concurrency(1), store=store))
-        callers.come(*range(3))
+        callers = Callers(Limiter(name, Concurrency(1), store=store))
+        callers.arrive(*range(3))
         await settled()
         del callers.limiter
         gc.collect()
-        await callers.let_out()
+        await callers.release_all()
         assert callers.order == [0, 1, 2]
 
     asyncio.run(story())

@@ -21,7 +21,7 @@ from headgate.internals import queue_of
 from headgate.stores.memory.queue import MemoryQueue
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.memory.waiters import Waiter
-from tests.local_waiters import Visitors, assert_all_free, declared, nothing, settled, waiters_of
+from tests.local_waiters import Callers, assert_all_free, declared, do_nothing, settled, waiters_of
 from tests.world import World, held
 
 
@@ -68,7 +68,9 @@ def limiter_of_one(name: str) -> Limiter:
     return Limiter(name, Concurrency(1), store=MemoryStore())
 
 
-LOOKS = pytest.mark.parametrize("look", [nothing, Limiter.status], ids=["local waiters", "queue"])
+LOOKS = pytest.mark.parametrize(
+    "look", [do_nothing, Limiter.status], ids=["local waiters", "queue"]
+)
 
 
 @LOOKS
@@ -320,13 +322,13 @@ def test_a_coroutine_that_is_dropped_while_it_waits_leaves_the_queue(
             dropped = [limiter.__aenter__() for _ in range(2)]
             for coroutine in dropped:
                 coroutine.send(None)
-            local_callers = Visitors(limiter)
-            local_callers.come("behind them")
+            local_callers = Callers(limiter)
+            local_callers.arrive("behind them")
             await settled()
             look(limiter)
             del coroutine
             dropped.clear()
-        await local_callers.let_out()
+        await local_callers.release_all()
         assert local_callers.order == ["behind them"]
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""A process that forks while a crowd waits, and prints the view of parent and child.
+"""A process that forks while tasks wait for a permit, and prints the view of parent and child.
 
 usage: fork_local_waiters.py name
 """
@@ -36,7 +36,7 @@ async def main() -> None:
         await asyncio.sleep(0)
         if os.fork() == 0:
             in_child()
-        os.wait()  # noqa: ASYNC222 - the crowd waits for the child too
+        os.wait()  # noqa: ASYNC222 - the waiting tasks wait for the child, too
     await asyncio.wait(tasks)
     print("parent", order)
 

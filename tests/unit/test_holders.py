@@ -1,5 +1,5 @@
-"""Who holds what in memory, through any changes of limits: counted as long as it is held, and no
-longer (S1, S7).
+"""Held permits in memory, through any changes of limits. Each is counted for as long as it is held,
+and no longer (S1, S7).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.stores.memory.store import MemoryStore
 from tests.local_waiters import settled
 from tests.world import soon
 
-PLACES, MEGABYTES, REQUESTS, RATE = (
+PERMITS, MEGABYTES, REQUESTS, RATE = (
     Concurrency(2),
     Concurrency(9, unit="mb"),
     Concurrency(5, unit="requests"),
@@ -25,19 +25,19 @@ PLACES, MEGABYTES, REQUESTS, RATE = (
 )
 LIMITS = [
     *[
-        [PLACES],
+        [PERMITS],
         [Concurrency(1)],
         [MEGABYTES],
         [REQUESTS],
         [RATE],
-        [PLACES, RATE],
+        [PERMITS, RATE],
         [MEGABYTES, RATE],
     ],
     *[
-        [PLACES, MEGABYTES],
+        [PERMITS, MEGABYTES],
         [MEGABYTES, REQUESTS],
-        [REQUESTS, PLACES],
-        [PLACES, MEGABYTES, REQUESTS, RATE],
+        [REQUESTS, PERMITS],
+        [PERMITS, MEGABYTES, REQUESTS, RATE],
     ],
 ]
 
@@ -51,22 +51,24 @@ class Story:
         self.chance = random.Random(seed)
         self.limits = self.chance.choice(LIMITS)
         self.limiter = Limiter("story", *self.limits, store=MemoryStore())
-        self.held: list[dict[str, int]] = []  # beyond one of each
+        # The units that each held permit was acquired for. If `requests` and `permits` are not
+        # among them, it has one of each.
+        self.held: list[dict[str, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.leaving: list[asyncio.Event] = []
 
     async def play(self) -> None:
-        deeds: list[Callable[[], object]] = [
-            self.come,
-            self.come,
-            self.come,
+        steps: list[Callable[[], object]] = [
+            self.arrive,
+            self.arrive,
+            self.arrive,
             self.change,
             self.change,
             self.leave,
             self.leave,
         ]
         for _ in range(60):
-            self.chance.choice([*deeds, self.cancel])()
+            self.chance.choice([*steps, self.cancel])()
             if self.chance.random() < 0.5:
                 await self.assert_counted()
         self.limiter.update(
@@ -78,21 +80,21 @@ class Story:
         await soon(asyncio.gather(*self.tasks, return_exceptions=True))
         assert [limit.used for limit in self.limiter.status().limits] == [0, 0, 0]
 
-    def come(self) -> None:
+    def arrive(self) -> None:
         self.leaving.append(asyncio.Event())
         units = {
             limit.unit: self.chance.randint(1, 4)
             for limit in self.limits
             if limit.unit != "permits"
         }
-        visit = (
-            self.enters(self.leaving[-1])
+        call = (
+            self.enter(self.leaving[-1])
             if self.chance.random() < 0.4
-            else self.acquires(self.leaving[-1], units)
+            else self.acquire(self.leaving[-1], units)
         )
-        self.tasks.append(asyncio.create_task(visit))
+        self.tasks.append(asyncio.create_task(call))
 
-    async def enters(self, leaving: asyncio.Event) -> None:
+    async def enter(self, leaving: asyncio.Event) -> None:
         async with self.limiter:
             self.held.append({})
             try:
@@ -100,16 +102,16 @@ class Story:
             finally:
                 self.held.remove({})
 
-    async def acquires(self, leaving: asyncio.Event, units: dict[str, int]) -> None:
+    async def acquire(self, leaving: asyncio.Event, units: dict[str, int]) -> None:
         permit: Any = None
         try:
             others = {unit: number for unit, number in units.items() if unit != "requests"}
             permit = await self.limiter.acquire(units.get("requests", 1), **others)
         except (CostExceedsCapacityError, ValueError):  # the limits have changed since
             return
-        await self.holds(permit, leaving)
+        await self.hold(permit, leaving)
 
-    async def holds(self, permit: Permit, leaving: asyncio.Event) -> None:
+    async def hold(self, permit: Permit, leaving: asyncio.Event) -> None:
         units = dict(permit.units)
         if permit.held:
             self.held.append(units)
@@ -145,9 +147,9 @@ class Story:
 
 
 @pytest.mark.parametrize("stretch", range(4))
-async def test_what_is_held_is_counted_under_whatever_limits(stretch: int) -> None:
-    """S1, S7: given any crowd and any changes of kinds and units, then each limit counts just what
-    those inside have of it.
+async def test_held_permits_are_counted_under_any_limits(stretch: int) -> None:
+    """S1, S7: given any callers and any changes of kinds and units, then each limit counts exactly
+    what the callers inside have of it.
     """
     for seed in range(stretch * 50, stretch * 50 + 50):
         try:

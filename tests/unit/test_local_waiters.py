@@ -1,9 +1,9 @@
-"""The crowd from the inside: what can happen between two of its steps, made to happen (S1, S6, S7,
-L2, F4, F5).
+"""Local waiters from the inside: another caller acts between two steps of a call (S1, S6, S7, L2,
+F4, F5).
 
-A line in memory that counts concurrency alone takes no lock where it can. Each test stops it at one
-such place and lets somebody else act there: in the same thread, in another, or wherever a seed
-says.
+A queue in memory that counts concurrency alone takes no lock where it can. Each test stops a call
+at one such step. Another caller acts there, in the same thread or in another one.
+test_local_waiters_interleaved.py stops calls wherever a seed says.
 """
 
 from __future__ import annotations
@@ -27,15 +27,22 @@ from headgate.stores.memory.lock import has_lock
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.memory.wait_queue import WaitQueue
 from headgate.stores.memory.waiters import Waiter
-from tests.local_waiters import Visitors, assert_all_free, declared, lock_by, settled, waiters_of
+from tests.local_waiters import (
+    Callers,
+    assert_all_free,
+    declared,
+    replace_lock,
+    settled,
+    waiters_of,
+)
 from tests.virtual import VirtualClock
 from tests.world import held
 
-# A place of one's own in the middle of something --------------------------------------------------
+# Acting in the middle of a call -------------------------------------------------------------------
 
 
-class Lock:
-    """A lock that tells when somebody has to wait for it."""
+class ObservedLock:
+    """A lock with an event that is set when a thread has to wait for the lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,18 +62,19 @@ class Lock:
         self.release()
 
 
-class Elsewhere:
-    """Another thread that acts on a line now; `lock` is the line's, and whoever cannot have it is
-    waited for no longer.
+class OtherThreads:
+    """Other threads that act on the queue of a limiter.
+
+    The queue gets an observed lock, so the test goes on when such a thread has to wait for it.
     """
 
     def __init__(self, limiter: Limiter) -> None:
-        self._lock = Lock()
+        self._lock = ObservedLock()
         self._threads: list[threading.Thread] = []
-        lock_by(limiter, self._lock)
+        replace_lock(limiter, self._lock)
 
-    def does(self, act: Callable[[], object]) -> None:
-        """Until it is done, or waits for the lock."""
+    def run(self, act: Callable[[], object]) -> None:
+        """Run `act` in a new thread, until it ends or waits for the lock."""
         self._lock.busy.clear()
         self._threads.append(
             threading.Thread(target=lambda: (act(), self._lock.busy.set()), daemon=True)
@@ -74,14 +82,14 @@ class Elsewhere:
         self._threads[-1].start()
         assert self._lock.busy.wait(5)
 
-    def ends(self) -> None:
+    def join(self) -> None:
         for thread in self._threads:
             thread.join(5)
             assert not thread.is_alive()
 
 
 def once(before: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, the first time after `before()`."""
+    """`function`, with a call of `before` ahead of its first call."""
     first = [before]
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -93,9 +101,10 @@ def once(before: Callable[[], object], function: Callable[..., Any]) -> Callable
 
 
 @contextmanager
-def while_it_arrives(act: Callable[[], object]) -> Iterator[None]:
-    """The next who comes to the crowd has seen that nobody waits and stands in no queue yet: then
-    `act()`.
+def during_arrival(act: Callable[[], object]) -> Iterator[None]:
+    """Call `act` while the next caller arrives among the local waiters.
+
+    The caller has seen that no caller waits in the gate's queue, and stands in no queue yet.
     """
     real = fast_path.Future
 
@@ -111,41 +120,44 @@ def while_it_arrives(act: Callable[[], object]) -> Iterator[None]:
 
 
 @contextmanager
-def while_it_moves(act: Callable[[], object], patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The next who moves from the crowd has left it and stands not in the gate's queue yet: then
-    `act()`.
+def before_join(act: Callable[[], object], patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Call `act` just before the next waiter joins the gate's queue.
+
+    A local waiter that migrates has left the local waiters by then.
     """
     with patch.context() as here:
         here.setattr(Gate, "join", once(act, Gate.join))
         yield
 
 
-async def visits(limiter: Limiter, order: list[object], who: object) -> None:
+async def pass_through(limiter: Limiter, order: list[object], caller: object) -> None:
     async with limiter:
-        order.append(who)
+        order.append(caller)
 
 
 async def soon(*tasks: asyncio.Future[Any]) -> None:
-    """All are through; a limiter with a place free lets nobody wait."""
+    """Wait for all tasks to end. They do, because no caller waits while a permit is free."""
     _, late = await asyncio.wait(tasks, timeout=5)
-    assert not late, "somebody still waits"
+    assert not late, "a caller still waits"
 
 
 def is_full(limiter: Limiter) -> bool:
-    """S1, by trying."""
+    """S1: whether a try is refused, because all permits are held."""
     permit = limiter.try_acquire()
     if permit:
         permit.release()
     return not permit
 
 
-# While somebody arrives ---------------------------------------------------------------------------
+# While a caller arrives ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", ["block", "permit"])
-async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str, by: str) -> None:
-    """L2: who found the place taken, and has not queued yet when it comes free, sees it when
-    queued.
+async def test_a_permit_that_is_released_while_a_caller_arrives_is_taken(
+    name: str, by: str
+) -> None:
+    """L2: the caller has found the permit taken, and does not stand in the queue yet at the
+    release. Once it does, it sees the free permit.
     """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     if by == "block":
@@ -155,215 +167,222 @@ async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str
         leave = (await limiter.acquire()).release
     order: list[object] = []
 
-    with while_it_arrives(leave):
-        await soon(asyncio.create_task(visits(limiter, order, "late")))
+    with during_arrival(leave):
+        await soon(asyncio.create_task(pass_through(limiter, order, "late")))
 
     assert order == ["late"]
     assert_all_free(limiter)
 
 
 @pytest.mark.parametrize("newcomer", ["entry", "permit"])
-async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_it_back(
+async def test_a_leaving_caller_sees_a_waiter_that_arrives_before_the_permit_is_in_the_pool(
     name: str, newcomer: str
 ) -> None:
-    """L2, S6: the other side of it: he queues between the leaver's look at the crowd and the
-    place's return to the pool.
+    """L2, S6: the other side of the same race. The waiter queues after the leaving caller has
+    looked for local waiters, and before the permit is back in the pool. A newcomer does not take
+    the permit.
     """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
-    line = queue_of(limiter)
+    queue = queue_of(limiter)
     entering = [limiter.__aenter__()]
-    waits: list[asyncio.Future[Any]] = []
+    futures: list[asyncio.Future[Any]] = []
 
     class Pool(list[None]):
         def append(self, permit: None) -> None:
-            waits.extend(late.send(None) for late in entering)
+            futures.extend(entry.send(None) for entry in entering)
             super().append(permit)
-            came = entering and (line.enter() if newcomer == "entry" else limiter.try_acquire())
-            assert not came, "somebody waits for it"
+            entered = entering and (queue.enter() if newcomer == "entry" else limiter.try_acquire())
+            assert not entered, "the permit is for the waiter"
 
     await limiter.__aenter__()
     waiters_of(limiter).holders.pool = Pool()
-    line._build_fast_path()
-    line.leave()
+    queue._build_fast_path()
+    queue.leave()
 
-    assert waits[0].done()
+    assert futures[0].done()
     with pytest.raises(StopIteration):
         entering.pop().send(None)
-    line.leave()
+    queue.leave()
     assert_all_free(limiter)
 
 
-async def test_who_arrives_while_the_limits_change_waits_under_the_new_ones(name: str) -> None:
-    """L2: the capacity was raised between the look and the queue."""
+async def test_a_caller_that_arrives_while_the_limits_change_waits_under_the_new_ones(
+    name: str,
+) -> None:
+    """L2: the capacity is raised after the caller has looked, and before it stands in the queue."""
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(1), store=store))
     order: list[object] = []
     await limiter.__aenter__()
 
-    with while_it_arrives(lambda: declared(Limiter(name, Concurrency(2), store=store))):
-        await soon(asyncio.create_task(visits(limiter, order, "second")))
+    with during_arrival(lambda: declared(Limiter(name, Concurrency(2), store=store))):
+        await soon(asyncio.create_task(pass_through(limiter, order, "second")))
 
     assert order == ["second"]
     queue_of(limiter).leave()
     assert_all_free(limiter)
 
 
-async def test_who_arrives_while_another_thread_queues_is_not_passed_by_those_behind(
+async def test_a_caller_that_arrives_while_a_thread_queues_is_not_passed_by_later_callers(
     name: str,
 ) -> None:
-    """S6: a thread queues while A arrives at the crowd; C comes after A, and passes after A."""
+    """S6: a thread queues while A arrives among the local waiters. C comes after A, and enters
+    after A.
+    """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
-    elsewhere = Elsewhere(limiter)
+    others = OtherThreads(limiter)
     order: list[object] = []
     await limiter.__aenter__()
 
-    def thread() -> None:
+    def enter() -> None:
         with limiter:
             order.append("thread")
 
-    def thread_queues() -> None:
-        threading.Thread(target=thread, daemon=True).start()
+    def queue_a_thread() -> None:
+        threading.Thread(target=enter, daemon=True).start()
         while not waiters_of(limiter).gate.queue:
             pass
 
-    with while_it_arrives(thread_queues):
-        first = asyncio.create_task(visits(limiter, order, "A"))
+    with during_arrival(queue_a_thread):
+        first = asyncio.create_task(pass_through(limiter, order, "A"))
         await asyncio.sleep(0)
-    second = asyncio.create_task(visits(limiter, order, "C"))
+    second = asyncio.create_task(pass_through(limiter, order, "C"))
     await asyncio.sleep(0)
     queue_of(limiter).leave()
     await soon(first, second)
 
-    elsewhere.ends()
+    others.join()
     assert order == ["thread", "A", "C"]
     assert_all_free(limiter)
 
 
-# While the crowd moves ----------------------------------------------------------------------------
+# While local waiters migrate ----------------------------------------------------------------------
 
-ASKING: dict[str, Callable[[Limiter], Any]] = {
+ACQUIRES: dict[str, Callable[[Limiter], Any]] = {
     "acquire": lambda limiter: limiter.acquire(),
     "weighted": lambda limiter: limiter.acquire(mb=1),
     "max_sleep": lambda limiter: limiter.acquire(max_sleep=60),
 }
 
 
-@pytest.mark.parametrize("kind", ASKING)
-async def test_a_place_that_comes_free_while_the_crowd_moves_is_taken(
+@pytest.mark.parametrize("kind", ACQUIRES)
+async def test_a_permit_that_is_released_while_local_waiters_migrate_is_taken(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2: the first of the crowd is between two queues, because somebody asks for a permit, and a
-    thread leaves just then.
+    """L2: the first local waiter is between the two queues, because another caller acquires a
+    permit. A thread leaves at that moment.
     """
     limiter = declared(
         Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore())
     )
-    elsewhere = Elsewhere(limiter)
+    others = OtherThreads(limiter)
     order: list[object] = []
     await limiter.__aenter__()
-    first = asyncio.create_task(visits(limiter, order, "first"))
+    first = asyncio.create_task(pass_through(limiter, order, "first"))
     await asyncio.sleep(0)
 
-    async def ask() -> None:
-        async with ASKING[kind](limiter):
+    async def acquire() -> None:
+        async with ACQUIRES[kind](limiter):
             order.append("second")
 
-    with while_it_moves(lambda: elsewhere.does(queue_of(limiter).leave), monkeypatch):
-        second = asyncio.create_task(ask())
+    with before_join(lambda: others.run(queue_of(limiter).leave), monkeypatch):
+        second = asyncio.create_task(acquire())
         await soon(first, second)
 
-    elsewhere.ends()
+    others.join()
     assert order == ["first", "second"]
     assert_all_free(limiter)
 
 
-@pytest.mark.parametrize("kind", ASKING)
-async def test_a_place_that_comes_free_while_the_first_one_queues_is_taken(
+@pytest.mark.parametrize("kind", ACQUIRES)
+async def test_a_permit_that_is_released_while_the_first_waiter_queues_is_taken(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2: whoever leaves just then sees nobody yet; so who queues looks again."""
+    """L2: a caller that leaves at that moment sees no waiter yet. So the waiter looks again once it
+    stands in the queue.
+    """
     limiter = declared(
         Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore())
     )
     await limiter.__aenter__()
 
-    async def ask() -> None:
-        async with ASKING[kind](limiter):
+    async def acquire() -> None:
+        async with ACQUIRES[kind](limiter):
             pass
 
-    with while_it_moves(queue_of(limiter).leave, monkeypatch):
-        await soon(asyncio.create_task(ask()))
+    with before_join(queue_of(limiter).leave, monkeypatch):
+        await soon(asyncio.create_task(acquire()))
 
     assert_all_free(limiter)
 
 
-async def test_nobody_slips_in_while_the_crowd_moves(
+async def test_no_newcomer_passes_local_waiters_while_they_migrate(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S6: a thread leaves and a newcomer comes while the first of the crowd is between two queues:
-    it is not passed.
+    """S6: the first local waiter is between the two queues. A thread leaves then, and a newcomer
+    comes, which does not pass the waiter.
     """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
-    elsewhere = Elsewhere(limiter)
+    others = OtherThreads(limiter)
     order: list[object] = []
-    slipped: list[bool] = []
+    passed: list[bool] = []
     await limiter.__aenter__()
-    first = asyncio.create_task(visits(limiter, order, "first"))
+    first = asyncio.create_task(pass_through(limiter, order, "first"))
     await asyncio.sleep(0)
 
-    def leave_and_come() -> None:
-        elsewhere.does(queue_of(limiter).leave)
-        slipped.append(bool(waiters_of(limiter).holders.pool) and queue_of(limiter).enter())
+    def leave_and_arrive() -> None:
+        others.run(queue_of(limiter).leave)
+        passed.append(bool(waiters_of(limiter).holders.pool) and queue_of(limiter).enter())
 
-    with while_it_moves(leave_and_come, monkeypatch):
+    with before_join(leave_and_arrive, monkeypatch):
         limiter.status()
     await soon(first)
 
-    elsewhere.ends()
-    assert (slipped, order) == ([False], ["first"])
+    others.join()
+    assert (passed, order) == ([False], ["first"])
     assert_all_free(limiter)
 
 
 # While the limits change --------------------------------------------------------------------------
 
 
-def test_a_door_that_was_open_before_the_limits_changed_counts_by_the_new_ones(name: str) -> None:
-    """S1, T1: a thread is in the middle of entering when another declares; it takes of the new
-    limit, or looks again.
+def test_an_entry_that_began_before_the_limits_changed_counts_by_the_new_ones(name: str) -> None:
+    """S1, T1: a thread is in the middle of entering when another thread declares limits. It takes a
+    permit of the new limits, or looks again.
     """
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(2), store=store))
-    door = queue_of(limiter).enter
+    enter = queue_of(limiter).enter
 
     declared(Limiter(name, Concurrency(1), store=store))
 
-    inside = door() + queue_of(limiter).enter() + queue_of(limiter).enter()
+    inside = enter() + queue_of(limiter).enter() + queue_of(limiter).enter()
     assert inside == held(limiter.status()) == 1
 
 
-def test_a_bucket_that_was_replaced_gives_nothing_more(name: str) -> None:
-    """T1: one token an hour; a thread that was about to take it when the limits were declared again
-    takes the same one.
+def test_a_bucket_that_was_replaced_grants_no_extra_token(name: str) -> None:
+    """T1: there is one token an hour. A thread was about to take it when the limits were declared
+    again. It takes the same token, not another one.
     """
     store = MemoryStore()
     limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
-    door = queue_of(limiter).enter
+    enter = queue_of(limiter).enter
 
     declared(Limiter(name, Rate(1, per=3600, slack=1), store=store))
 
-    assert [door(), queue_of(limiter).enter(), queue_of(limiter).enter()].count(True) <= 1
+    assert [enter(), queue_of(limiter).enter(), queue_of(limiter).enter()].count(True) <= 1
 
 
-async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> None:
-    """S1: two hold, one is about to leave, the capacity is cut to one: it leaves, and nobody enters
-    for it.
+async def test_a_leave_that_began_before_a_cut_hands_no_permit_on(name: str) -> None:
+    """S1: two callers are inside. One is about to leave when the capacity is cut to one. It leaves,
+    and no waiter enters for it.
     """
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(2), store=store))
     order: list[object] = []
     await limiter.__aenter__()
     await limiter.__aenter__()
-    third = asyncio.create_task(visits(limiter, order, "third"))
+    third = asyncio.create_task(pass_through(limiter, order, "third"))
     await asyncio.sleep(0)
     leave = queue_of(limiter).leave
 
@@ -377,16 +396,16 @@ async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> N
     assert_all_free(limiter)
 
 
-@pytest.mark.parametrize("around", ["places", "rate", "places, then rate"])
-def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_else(
-    name: str, around: str
+@pytest.mark.parametrize("former", ["concurrency", "rate", "concurrency, then rate"])
+def test_a_leave_after_a_change_of_kind_frees_no_permit_of_a_later_caller(
+    name: str, former: str
 ) -> None:
-    """S1, S7: A came in under other limits than B; when A leaves, B is still inside."""
+    """S1, S7: A entered under other limits than B. When A leaves, B is still inside."""
     store = MemoryStore()
-    limits = {"places": (Concurrency(1),), "rate": (Rate(100, per=1),)}
-    for kind in around.split(", then "):
+    limits = {"concurrency": (Concurrency(1),), "rate": (Rate(100, per=1),)}
+    for kind in former.split(", then "):
         limiter = declared(Limiter(name, *limits[kind], store=store))
-        if kind == around.partition(",")[0]:
+        if kind == former.partition(",")[0]:
             limiter.__enter__()
 
     limiter = declared(Limiter(name, Concurrency(2), store=store))
@@ -400,8 +419,10 @@ def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_els
     assert_all_free(limiter)
 
 
-def test_a_leave_that_began_under_a_rate_makes_room_under_places(name: str) -> None:
-    """S7: a thread is in the middle of leaving when places are declared, and its own is counted."""
+def test_a_leave_that_began_under_a_rate_frees_a_permit_of_a_later_concurrency(name: str) -> None:
+    """S7: a thread is in the middle of leaving when a Concurrency replaces the rate. Its block has
+    a permit of the new limit until it has left.
+    """
     store = MemoryStore()
     limiter = declared(Limiter(name, Rate(100, per=1), store=store))
     limiter.__enter__()
@@ -414,8 +435,12 @@ def test_a_leave_that_began_under_a_rate_makes_room_under_places(name: str) -> N
     assert_all_free(limiter)
 
 
-def test_a_permit_that_is_released_under_a_rate_is_not_held_under_places(name: str) -> None:
-    """S7: places, a rate, places again; the permit went back in between."""
+def test_a_permit_that_is_released_under_a_rate_is_not_held_under_a_later_concurrency(
+    name: str,
+) -> None:
+    """S7: a rate replaces a Concurrency, and a Concurrency replaces the rate. The permit is
+    released in between.
+    """
     store = MemoryStore()
     permit = Limiter(name, Concurrency(1), store=store).acquire_sync()
 
@@ -425,92 +450,102 @@ def test_a_permit_that_is_released_under_a_rate_is_not_held_under_places(name: s
     assert_all_free(declared(Limiter(name, Concurrency(1), store=store)))
 
 
-async def test_who_waited_for_a_place_and_came_in_by_a_rate_is_inside_as_well(name: str) -> None:
-    """S1: one holds a place, one waits for it; a rate lets him in; when there are places again, two
-    are taken.
+async def test_a_waiter_that_entered_under_a_rate_holds_a_permit_of_a_later_concurrency(
+    name: str,
+) -> None:
+    """S1: one caller holds the permit, and another waits for it and enters under a rate. Under the
+    next Concurrency two permits are held.
     """
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(1), store=store))
-    visitors = Visitors(limiter)
-    visitors.come("holder", "waits")
+    callers = Callers(limiter)
+    callers.arrive("holder", "waiter")
     await settled()
 
     declared(Limiter(name, Rate(100, per=1), store=store))
     await settled()
     limiter = declared(Limiter(name, Concurrency(2), store=store))
 
-    assert visitors.order == ["holder", "waits"]
+    assert callers.order == ["holder", "waiter"]
     assert is_full(limiter)
-    await visitors.let_out()
+    await callers.release_all()
     assert_all_free(limiter)
 
 
-async def test_a_place_that_is_given_up_after_places_became_a_rate_is_free(name: str) -> None:
-    """F5, S7: handed over, not heard of yet; the limits change, and its task is cancelled."""
+async def test_a_permit_that_is_given_up_after_a_rate_replaced_its_concurrency_is_free(
+    name: str,
+) -> None:
+    """F5, S7: a waiter has its permit, and its task has not run yet. The limits change, and the
+    task is cancelled.
+    """
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(1), store=store))
-    visitors = Visitors(limiter)
+    callers = Callers(limiter)
     async with limiter:
-        visitors.come("waits")
+        callers.arrive("waiter")
         await settled()
 
     declared(Limiter(name, Rate(100, per=1), store=store))
-    visitors.tasks["waits"].cancel()
+    callers.tasks["waiter"].cancel()
     await settled()
 
-    assert visitors.order == []
+    assert callers.order == []
     assert_all_free(declared(Limiter(name, Concurrency(1), store=store)))
 
 
-def test_a_token_that_is_given_up_after_a_rate_became_places_frees_nobodys_place(name: str) -> None:
-    """F5, S1: granted by a rate, not heard of yet; now there is one place, and somebody in it; the
-    task is cancelled.
+def test_a_token_that_is_given_up_after_a_concurrency_replaced_its_rate_frees_no_permit(
+    name: str,
+) -> None:
+    """F5, S1: a rate has granted a waiter whose task has not run yet. Now there is one permit, and
+    another caller holds it. The waiter's task is cancelled.
     """
     clock = VirtualClock()
     store = MemoryStore(clock)
     limiter = declared(Limiter(name, Rate(1, per=1, initial=0), store=store))
 
     async def story() -> None:
-        visitors = Visitors(limiter)
-        visitors.come("waits")
+        callers = Callers(limiter)
+        callers.arrive("waiter")
         await settled()
         clock.jump(1)
-        limiter.status()  # whoever looks lets pass whoever is due
-        places = declared(Limiter(name, Concurrency(1), store=store))
-        with places:
-            visitors.tasks["waits"].cancel()
+        limiter.status()  # any look grants the waiters that are due
+        of_one = declared(Limiter(name, Concurrency(1), store=store))
+        with of_one:
+            callers.tasks["waiter"].cancel()
             await settled()
-            assert is_full(places)
-        assert visitors.order == []
-        assert_all_free(places)
+            assert is_full(of_one)
+        assert callers.order == []
+        assert_all_free(of_one)
 
     asyncio.run(story())
 
 
-def test_a_permit_of_a_rate_takes_nothing_from_a_holder_who_came_later(name: str) -> None:
-    """S4: it was granted when nothing was held; places are declared before its task goes on."""
+def test_the_release_of_a_permit_of_a_rate_frees_no_permit_of_a_later_holder(name: str) -> None:
+    """S4: the permit was granted under a rate, so it holds nothing. A Concurrency is declared
+    before its task goes on.
+    """
     clock = VirtualClock()
     store = MemoryStore(clock)
     limiter = declared(Limiter(name, Rate(1, per=1, initial=0), store=store))
 
     async def story() -> None:
-        asked = asyncio.ensure_future(limiter.acquire())
+        acquiring = asyncio.ensure_future(limiter.acquire())
         await asyncio.sleep(0)
         clock.jump(1)
-        limiter.status()  # whoever looks lets pass whoever is due
-        places = declared(Limiter(name, Concurrency(1), store=store))
-        permit = await asked
-        async with places:
+        limiter.status()  # any look grants the waiters that are due
+        of_one = declared(Limiter(name, Concurrency(1), store=store))
+        permit = await acquiring
+        async with of_one:
             permit.release()
-            assert is_full(places)
-        assert_all_free(places)
+            assert is_full(of_one)
+        assert_all_free(of_one)
 
     asyncio.run(story())
 
 
-def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -> None:
-    """S1: what was held beyond the new capacity is gone; the gate need not be asked for each entry
-    any more.
+def test_released_permits_stay_in_the_pool_again_when_a_cut_is_over(name: str) -> None:
+    """S1: no more permits are held than the new capacity has. So an entry need not ask the gate any
+    more.
     """
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(2), store=store))
@@ -532,10 +567,10 @@ def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -
     [Limiter.__enter__, Limiter.acquire_sync, Limiter.try_acquire],
     ids=["entry", "permit", "try"],
 )
-def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
+def test_an_evicted_queue_that_is_used_again_is_kept_again(
     name: str, use: Callable[[Limiter], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T12: its limiter is dropped, and the hour's one token stays taken."""
+    """T12: its limiter is dropped after that use, and the one token of the hour stays taken."""
     monkeypatch.setattr("headgate.stores.memory.store.FEWEST_QUEUES", 1)
     store = MemoryStore()
     store._most = 1
@@ -549,38 +584,38 @@ def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
     assert not Limiter(name, Rate(1, per=3600), store=store).try_acquire()
 
 
-def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(
+def test_a_token_that_is_taken_from_a_queue_while_it_is_evicted_stays_taken(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T12: a thread is about to take the one token of an hour when the store lets go of the idle
-    line: it is taken for good.
+    """T12: a thread is about to take the one token of an hour when the store evicts the idle queue.
+    The token is taken for good.
     """
     monkeypatch.setattr("headgate.stores.memory.store.FEWEST_QUEUES", 1)
     store = MemoryStore()
     store._most = 1
     limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
-    door = queue_of(limiter).enter
+    enter = queue_of(limiter).enter
 
     Limiter(f"{name}-2", Rate(1, per=1), store=store)
-    entered = door()
-    del limiter, door
+    entered = enter()
+    del limiter, enter
     gc.collect()
 
     assert not (entered and Limiter(name, Rate(1, per=3600), store=store).try_acquire())
 
 
-async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(
+async def test_a_waiter_that_is_granted_between_its_look_and_its_sleep_enters(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2, F7: it has left the crowd for a rate and is about to sleep until its moment; a thread
-    that looks then lets it pass.
+    """L2, F7: the waiter has left the local waiters because of a rate, and is about to sleep until
+    its moment. A thread that looks then grants it.
     """
     clock = VirtualClock()
     store = MemoryStore(clock)
     limiter = declared(Limiter(name, Concurrency(1), store=store))
     order: list[object] = []
     await limiter.__aenter__()
-    first = asyncio.create_task(visits(limiter, order, "first"))
+    first = asyncio.create_task(pass_through(limiter, order, "first"))
     await asyncio.sleep(0)
     slower = Limiter(name, Concurrency(1), Rate(1, per=1, initial=0), store=store)
 
@@ -598,20 +633,20 @@ async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(
     assert order == ["first"]
 
 
-async def test_a_task_that_passes_behind_others_gets_its_ticket_under_the_lock(
+async def test_a_task_that_passes_behind_others_gets_its_marker_under_the_lock(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2: or another thread gives it a second one, which stays behind."""
+    """L2: without the lock, another thread could give it a second marker, which stays behind."""
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     queue, locked = queue_of(limiter), []
     queue.starting.append("another task")
-    send_off = WaitQueue.wake_granted
+    wake_granted = WaitQueue.wake_granted
 
-    def look(queue: WaitQueue, waiter: Waiter) -> None:
+    def note_lock(queue: WaitQueue, waiter: Waiter) -> None:
         locked.append(has_lock())
-        send_off(queue, waiter)
+        wake_granted(queue, waiter)
 
-    monkeypatch.setattr(WaitQueue, "wake_granted", look)
+    monkeypatch.setattr(WaitQueue, "wake_granted", note_lock)
     passing = asyncio.create_task(limiter.acquire())
     await asyncio.sleep(0)
     waiters_of(limiter).note_started("another task")
@@ -621,32 +656,32 @@ async def test_a_task_that_passes_behind_others_gets_its_ticket_under_the_lock(
     assert not queue.starting
 
 
-async def test_a_task_waits_for_no_other_that_has_begun_meanwhile() -> None:
-    """L2: a thread of another loop may have emptied the list of those that start."""
+async def test_a_task_waits_for_no_other_task_that_has_begun_meanwhile() -> None:
+    """L2: a thread of another loop may have emptied the markers of the tasks that start."""
     await begin_in_order(deque())
 
 
-async def test_a_task_that_wakes_by_itself_while_a_thread_grants_leaves_no_ticket(
+async def test_a_task_that_wakes_by_itself_while_a_thread_grants_leaves_no_marker(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2: given a timer or a refusal between the grant and the waking, then the task's ticket does
+    """L2: given a timer or a refusal between the grant and the waking, then the task's marker does
     not stay behind. Each later acquire would wait for it.
     """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
-    visitors, queue = Visitors(limiter), queue_of(limiter)
+    callers, queue = Callers(limiter), queue_of(limiter)
     permit = await limiter.acquire()
-    visitors.come("waits")
+    callers.arrive("waiter")
     await settled()
     limiter.status()
     granted, seen = threading.Event(), threading.Event()
-    send_off = WaitQueue.wake_granted
+    wake_granted = WaitQueue.wake_granted
 
-    def send_off_late(queue: WaitQueue, waiter: Waiter) -> None:
+    def wake_late(queue: WaitQueue, waiter: Waiter) -> None:
         granted.set()
         seen.wait(0.05)  # the task waits for the lock meanwhile
-        send_off(queue, waiter)
+        wake_granted(queue, waiter)
 
-    monkeypatch.setattr(WaitQueue, "wake_granted", send_off_late)
+    monkeypatch.setattr(WaitQueue, "wake_granted", wake_late)
     releaser = threading.Thread(target=permit.release)
     releaser.start()
     await asyncio.to_thread(granted.wait)
@@ -656,19 +691,19 @@ async def test_a_task_that_wakes_by_itself_while_a_thread_grants_leaves_no_ticke
     seen.set()
     await asyncio.to_thread(releaser.join)
 
-    assert visitors.order == ["waits"]
+    assert callers.order == ["waiter"]
     assert not queue.starting
-    await visitors.let_out()
+    await callers.release_all()
 
 
-async def test_who_was_told_before_a_fork_comes_in_after_it(name: str) -> None:
-    """F10, L2: its place in the queue has come, and its task has not run yet; in the child
-    it does.
+async def test_a_waiter_that_was_granted_before_a_fork_enters_after_it(name: str) -> None:
+    """F10, L2: the waiter has its permit, and its task has not run yet. In the child it runs, and
+    enters.
     """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     order: list[object] = []
     await limiter.__aenter__()
-    first = asyncio.create_task(visits(limiter, order, "first"))
+    first = asyncio.create_task(pass_through(limiter, order, "first"))
     await asyncio.sleep(0)
     limiter.status()
     queue_of(limiter).leave()

@@ -1,5 +1,7 @@
-"""What comes back to a line whose lock is taken: by the collector, by a finalizer, by whoever does
-not want to wait (F6, L2).
+"""Releases while another caller has the lock of the queue (F6, L2).
+
+They come from the collector, from a finalizer, and from a thread that does not want to wait. The
+last tests are about exceptions and forks in locked code (H1, F10).
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from headgate.clock import Clock
 from headgate.internals import queue_of
 from headgate.stores.memory.lock import Lock
 from headgate.stores.memory.store import MemoryStore
-from tests.local_waiters import assert_all_free, lock_by, waiters_of
+from tests.local_waiters import assert_all_free, replace_lock, waiters_of
 from tests.processes import finished
 
 
 class CollectingClock(Clock):
-    """The line reads its clock in the middle of its own locked code, where the collector may run as
-    well as anywhere: once.
+    """A clock that runs the collector once, in the middle of the queue's own locked code.
+
+    The queue reads its clock there, and the collector may run there as well as anywhere.
     """
 
     def __init__(self) -> None:
@@ -37,7 +40,7 @@ class CollectingClock(Clock):
 
 
 def a_generator(limiter: Limiter) -> Any:
-    """Dropped in the middle of a permit."""
+    """A generator that is dropped while it holds a permit."""
 
     @limiter
     def numbers() -> Iterator[int]:
@@ -49,7 +52,7 @@ def a_generator(limiter: Limiter) -> Any:
 
 
 def a_coroutine(limiter: Limiter) -> Any:
-    """Dropped in the middle of its block."""
+    """A coroutine that is dropped in the middle of its block."""
 
     async def stays() -> None:
         async with limiter:
@@ -64,37 +67,38 @@ def a_coroutine(limiter: Limiter) -> Any:
     return coroutine
 
 
-def in_a_thread(work: Callable[[], object]) -> threading.Thread:
+def run_in_thread(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 
 
-def waits_in_a_thread(limiter: Limiter) -> threading.Thread:
-    """Stands in the gate's queue when this returns."""
-    thread = in_a_thread(lambda: limiter.acquire_sync().release())
+def wait_in_thread(limiter: Limiter) -> threading.Thread:
+    """A thread that stands in the gate's queue when this returns."""
+    thread = run_in_thread(lambda: limiter.acquire_sync().release())
     while not waiters_of(limiter).gate.queue:
         pass
     return thread
 
 
-def ends(thread: threading.Thread) -> bool:
+def ends_soon(thread: threading.Thread) -> bool:
     thread.join(5)
     return not thread.is_alive()
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*dropped without a release"
-)  # the collector may come to the permit before its generator
+# The collector may come to the permit before its generator.
+@pytest.mark.filterwarnings("ignore:.*dropped without a release")
 @pytest.mark.parametrize(
-    "limits", [(Concurrency(1),), (Concurrency(1), Rate(100, per=1))], ids=["places", "and a rate"]
+    "limits",
+    [(Concurrency(1),), (Concurrency(1), Rate(100, per=1))],
+    ids=["concurrency", "and a rate"],
 )
 @pytest.mark.parametrize("waits", [False, True], ids=["alone", "a thread waits"])
 @pytest.mark.parametrize("holder", [a_generator, a_coroutine], ids=["generator", "coroutine"])
-def test_what_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(
+def test_a_holder_that_the_collector_closes_in_the_middle_of_locked_code_blocks_no_caller(
     name: str, limits: tuple[Any, ...], waits: bool, holder: Callable[[Limiter], Any]
 ) -> None:
-    """F6, L2: what holds a place is given up in the very thread that has the line's lock; its place
+    """F6, L2: the holder is closed in the very thread that has the lock of the queue. Its permit
     comes back all the same.
     """
     clock = CollectingClock()
@@ -103,25 +107,25 @@ def test_what_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(
     ring.append(ring)
     gc.disable()
     try:
-        waiter = waits_in_a_thread(limiter) if waits else in_a_thread(int)
+        waiter = wait_in_thread(limiter) if waits else run_in_thread(int)
         del ring
         clock.collects = True
-        over = ends(in_a_thread(limiter.status))
+        over = ends_soon(run_in_thread(limiter.status))
     finally:
         clock.collects = False
         gc.enable()
-    assert over, "the line waits for itself"
-    assert ends(waiter)
+    assert over, "the queue waits for itself"
+    assert ends_soon(waiter)
     assert_all_free(limiter)
 
 
-def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: str) -> None:
-    """L2: a finalizer cannot wait for the lock; whoever has it sees to what was dropped, though he
-    came for something else.
+def test_a_permit_that_is_dropped_while_the_queue_is_busy_is_not_forgotten(name: str) -> None:
+    """L2: a finalizer cannot wait for the lock. The caller that has the lock releases the dropped
+    permit, though it came for something else.
     """
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     permit = limiter.acquire_sync()
-    waiter = waits_in_a_thread(limiter)
+    waiter = wait_in_thread(limiter)
 
     def drop() -> None:
         nonlocal permit
@@ -130,13 +134,14 @@ def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: 
     with pytest.warns(ResourceWarning, match="dropped"):
         queue_of(limiter)._lock.run(lambda _: drop(), None)
 
-    assert ends(waiter)
+    assert ends_soon(waiter)
     assert_all_free(limiter)
 
 
-class Reluctant:
-    """A lock that says `times` times that it is taken, to who would not wait for it, though it was
-    let go that very moment.
+class ReluctantLock:
+    """A lock that seems to be taken, although it was released that very moment.
+
+    It refuses the first `times` attempts that would not wait for it.
     """
 
     def __init__(self, times: int) -> None:
@@ -149,12 +154,14 @@ class Reluctant:
         return (blocking or self._times < 0) and self._lock.acquire(blocking)
 
 
-def test_who_has_released_sees_it_at_once(name: str) -> None:
-    """S7: another thread was to see to the release; the releaser asks before it does."""
+def test_a_caller_that_released_sees_it_at_once(name: str) -> None:
+    """S7: the release is deferred to another thread. The caller tries again before that thread
+    has run it.
+    """
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     permit = limiter.acquire_sync()
 
-    lock_by(limiter, Reluctant(1))
+    replace_lock(limiter, ReluctantLock(1))
     permit.release()
 
     again = limiter.try_acquire()
@@ -163,29 +170,29 @@ def test_who_has_released_sees_it_at_once(name: str) -> None:
     assert_all_free(limiter)
 
 
-class TellingClock(Clock):
-    """Somebody else acts while the line reads its clock."""
+class ActingClock(Clock):
+    """A clock that makes another thread act while the queue reads it."""
 
     def __init__(self) -> None:
         self.acts: list[Callable[[], object]] = []
 
     def now(self) -> int:
         if self.acts:
-            assert ends(in_a_thread(self.acts.pop()))
+            assert ends_soon(run_in_thread(self.acts.pop()))
         return 1_000_000
 
 
 @pytest.mark.parametrize("act", ["entry", "status"])
-def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(
+def test_a_release_while_another_thread_has_the_lock_grants_the_next_waiter(
     name: str, act: str
 ) -> None:
-    """L2: a thread releases and goes on; whoever has the lock sees to it, at the door as
-    anywhere.
+    """L2: a thread releases and goes on. The caller that has the lock runs the release, on the fast
+    path as anywhere.
     """
-    clock = TellingClock()
+    clock = ActingClock()
     limiter = Limiter(name, Concurrency(1), Rate(100, per=1), store=MemoryStore(clock))
     permit = limiter.acquire_sync()
-    waiter = in_a_thread(int) if act == "entry" else waits_in_a_thread(limiter)
+    waiter = run_in_thread(int) if act == "entry" else wait_in_thread(limiter)
 
     clock.acts.append(permit.release)
     if act == "entry":
@@ -193,12 +200,12 @@ def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(
     else:
         limiter.status()
 
-    assert ends(waiter)
+    assert ends_soon(waiter)
     assert_all_free(limiter)
 
 
 class Interrupt(Exception):
-    """What a signal handler raises."""
+    """The exception that a signal handler raises."""
 
 
 @pytest.mark.parametrize(
