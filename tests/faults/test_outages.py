@@ -31,6 +31,44 @@ async def by_thread(limiter: Limiter) -> Permit:
 WAYS = pytest.mark.parametrize("ask", [by_task, by_thread])
 
 
+def test_a_new_event_loop_retries_a_store_that_this_process_has_reached(
+    name: str, own_server: Server
+) -> None:
+    """Each job of the process runs in an `asyncio.run` of its own."""
+    limiter = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
+    asyncio.run(visit(limiter))
+    own_server.kill()
+
+    async def acquire_during_the_restart() -> None:
+        waits = asyncio.create_task(visit(limiter))
+        for _ in range(3):  # the first attempt fails
+            await asyncio.to_thread(int)
+        await asyncio.to_thread(own_server.start)
+        await soon(waits)
+
+    asyncio.run(acquire_during_the_restart())
+
+
+def test_a_new_event_loop_makes_one_attempt_without_retries(name: str, own_server: Server) -> None:
+    """`retry_for=0` ends no attempt to connect, although the process has reached the store."""
+    limiter = Limiter(name, Concurrency(1), store=own_server.url, retry_for=0)
+    for _ in range(2):
+        asyncio.run(visit(limiter))
+
+
+def test_a_new_event_loop_does_not_retry_a_store_whose_outage_is_known(
+    name: str, own_server: Server
+) -> None:
+    limiter = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
+    asyncio.run(visit(limiter))
+    own_server.kill()
+    with pytest.raises(StoreError):
+        asyncio.run(visit(Limiter(name, Concurrency(1), store=own_server.url, retry_for=0)))
+
+    with pytest.raises(StoreError):
+        asyncio.run(soon(visit(limiter)))
+
+
 # For how long -------------------------------------------------------------------------------------
 
 
@@ -175,6 +213,25 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
         f"The Redis server at 127.0.0.1:{own_server.port}/0 answers again, after "
         in logged(caplog, own_server.port)[1]
     )
+
+
+@pytest.mark.usefixtures("calm")
+async def test_a_server_that_refuses_all_calls_is_not_back(
+    name: str, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D9: given a server without memory, then its refusals are no end of the outage."""
+    limiter = Limiter(name, Concurrency(1), store=own_server.url, retry_for=0)
+    await soon(visit(limiter))
+    own_server.admin.config_set("maxmemory", 1)
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            await soon(limiter.acquire())
+        await asyncio.sleep(2 * outages.CALM)
+    assert len(logged(caplog, own_server.port)) == 1
+
+    own_server.admin.config_set("maxmemory", 0)
+    await once_back(lambda: visit(limiter))
+    await eventually(lambda: len(logged(caplog, own_server.port)) == 2)
 
 
 @pytest.mark.usefixtures("calm")

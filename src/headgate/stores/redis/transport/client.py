@@ -205,8 +205,9 @@ class Client:
             if str(reply).startswith((*UNREADY, "READONLY")):
                 self.reconnection.unavailable.add(self.reconnection.part(node.endpoint))
         else:
-            call.sender.met = self.reconnection.met = True
-            if self._outages.since:
+            call.sender.met = self.reconnection.met = self._outages.met = True
+            # A server that refuses all calls, such as one without memory, is not back yet.
+            if self._outages.since and not isinstance(reply, Exception):
                 for part in {self.reconnection.part(node.endpoint), None}:
                     self._outages.ends(part, self.loop)
             if self.reconnection.disturbed:

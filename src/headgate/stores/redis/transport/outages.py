@@ -25,12 +25,14 @@ CALM = 1.0
 
 
 class Outages:
-    """The outages of one store.
+    """The outages of one store, as this process has met them.
 
     A part is one server of a Cluster, because each keeps its own names. Elsewhere the part is None.
     """
 
     def __init__(self, store: str) -> None:
+        # A server of the store has answered this process.
+        self.met = False
         # The present outage of each part began at this time.
         self.since: dict[Hashable, float] = {}
         # Each part failed last at this time.

@@ -17,6 +17,7 @@ from redis.exceptions import AuthenticationError
 from headgate.stores.redis.protocol.calls import without_claim
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot
+from headgate.stores.redis.transport.outages import outages_of
 from headgate.stores.redis.transport.tasks import begun, pause, trouble_of
 from headgate.stores.redis.transport.topology import Sentinel
 
@@ -229,6 +230,10 @@ class Reconnection:
             if in_vain or server in self.suspects:
                 await asyncio.sleep(self.next_backoff(server))
             trouble = await self._reach(server)
+            if trouble is not None and not self.met:
+                # Another loop may have reached the store. In a known outage, a new loop gives up.
+                outages = outages_of(self.topology)
+                self.met = outages.met and not outages.since
             on_their_way = [
                 self._resend(call, server, trouble) for call in self.unrouted.pop(server)
             ]
