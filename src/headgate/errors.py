@@ -35,9 +35,9 @@ class MaxSleepExceededError(HeadgateError):
     caller has no place in the queue.
 
     It comes at once when the moment of the turn is known, otherwise after `max_sleep`.
-    `retry_after` is the number of seconds until the same acquire could succeed; None when only a
-    release can say. Way out: try again after that time, drop the call, or allow a longer
-    `max_sleep` (None: as long as it takes).
+    `retry_after` is the number of seconds until the same acquire could succeed, if permits are free
+    then; None when only a release can say. Way out: try again after that time, drop the call, or
+    allow a longer `max_sleep` (None: as long as it takes).
     """
 
     def __init__(self, message: str, retry_after: float | None) -> None:

@@ -271,8 +271,8 @@ def redirect(permit: Permit, around: Callable[[Issuer], Issuer]) -> None:
 class Refusal:
     """The result of `try_acquire` in place of a permit: false in a condition. Nothing was charged.
 
-    `retry_after` is the number of seconds until the same acquire could succeed; None when only a
-    release can say.
+    `retry_after` is the number of seconds until the same acquire could succeed, if permits are free
+    then; None when only a release can say.
     """
 
     retry_after: float | None

@@ -29,8 +29,8 @@ POOLS = concurrent.futures.thread.__file__
 TURNS = 3
 
 
-class Doors(Protocol):
-    """The ways into a queue, for threads and for tasks."""
+class Entries(Protocol):
+    """The ways into a queue at once, for threads and for tasks."""
 
     name: str
     enter: Callable[[], bool]
@@ -46,7 +46,7 @@ class Learning:
 
     __slots__ = ("_loop", "_queue", "warned")
 
-    def __init__(self, queue: Doors) -> None:
+    def __init__(self, queue: Entries) -> None:
         self._queue = ref(queue)
         self._loop: ref[AbstractEventLoop] | None = None
         self.warned = False  # that a thread blocks its loop
@@ -93,16 +93,16 @@ class Loops:
         self._refs = tuple(each for each in self._refs if each() not in loops)
 
 
-async def begin_in_order(starting: deque[object], ticket: object = None) -> None:
-    """Wait until earlier granted tasks have run: those before `ticket`, or without `ticket` all in
+async def begin_in_order(starting: deque[object], marker: object = None) -> None:
+    """Wait until earlier granted tasks have run: those before `marker`, or without `marker` all in
     `starting`.
     """
     try:
-        last = ticket if ticket is not None else starting[-1]
+        last = marker if marker is not None else starting[-1]
     except IndexError:  # another thread's task was the last, and runs now
         return
     for _ in range(TURNS):
-        if last not in starting or (ticket is not None and starting[0] is ticket):
+        if last not in starting or (marker is not None and starting[0] is marker):
             return
         await sleep(0)
 
