@@ -35,6 +35,8 @@ MOST = 2.0**52
 WAITER = FORGOTTEN = (
     10 * SECOND
 )  # for which a silent session keeps its places, and is known for certain
+# For which the store knows that a session is over, since another one of its process has said so.
+OVER = 30 * SECOND
 HOLDERS = -MOST + 2.0**48  # the first score of holders, as in membership.lua
 WORDS = {
     "acquire": 5,
@@ -114,6 +116,8 @@ class Name:
             set()
         )  # callers in a copy that a server has started from, with any later outcome
         self.sessions: set[str] = set()  # with numbered calls: the store knows the late ones
+        # Sessions that are over by the word of their process, and since when by the store's clock.
+        self.over: dict[str, int] = {}
         self.members = NO_MEMBERS
         self.held_back: dict[
             str, int
@@ -131,6 +135,7 @@ class Name:
             dict(self.replies),
         )
         other.sessions, other.ended = set(self.sessions), set(self.ended)
+        other.over = dict(self.over)
         other.held_back, other.paused_until = dict(self.held_back), self.paused_until
         other.members, other.last_t, other.now, other.seen = (
             self.members,
@@ -327,6 +332,8 @@ class Witness:
                     name.asked[session, int(words[0]) + index] = words[4]
             elif verb == "pause":
                 name.paused_until = max(name.paused_until, name.now + int(words[0]))
+            elif verb == "quit":
+                name.over[words[0]] = name.now
             elif verb == "resume":
                 name.paused_until = 0
             elif verb == "reset":
@@ -374,6 +381,8 @@ class Witness:
                 self.blame("S3", f"{who} was granted twice: {known}, then t={t} fence={fence}")
             elif who in name.ended:
                 self.blame("S3", f"{who} was granted after it had given up")
+            elif now - name.over.get(who[0], -OVER) < OVER:
+                self.blame("S3", f"{who} was granted after its session was over")
             if t < name.paused_until:
                 self.blame(
                     "T3",

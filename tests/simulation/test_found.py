@@ -18,6 +18,7 @@ from tests.simulation.shrink import story
 
 ROUGH = Weather(delay=2000, spikes=0.02, spike=400_000, torn=0.1, late=1.0, again=0.2)
 SLOW = Weather(delay=40_000, spikes=0.2, spike=400_000, torn=0.5, late=0.5, again=0.02)
+SLOWEST = Weather(delay=40_000, spikes=0.2, spike=3 * SECOND, torn=0.1, late=0.5, again=0.2)
 
 FOUND = {
     # S5. The clock steps back, and the server starts from a copy from before that. Until the clock
@@ -122,6 +123,25 @@ FOUND = {
             Ask(10_324_687, 1, 0, "enter", 1, 24 * SECOND, max_sleep=0.05),
         ),
         True,
+    ),
+    # S3. The state of a name went back, and did not know a session any more. The session's process
+    # said that it was over, and the store kept no record of that. So a copy of its first call,
+    # which the network had kept, was granted a permit that no caller had. The permit came back
+    # when its lease ended (seed 11920).
+    "a late call of a session that is over": Plan(
+        11920,
+        6,
+        ((Concurrency(4, lease=3.0), Rate(1, per=3, capacity=4)),),
+        None,
+        SLOWEST,
+        True,
+        0.0,
+        20 * SECOND,
+        (
+            Ask(2_500_000, 5, 0, "block", 1, 3260, max_sleep=2.0, cancel=("asked", 3)),
+            Ask(13_354_864, 1, 0, "drop", 3, 2_893_888, max_sleep=2.0, cancel=("after", 2_642_237)),
+            Fault(14_650_140, "restore", 0, 631_909),
+        ),
     ),
 }
 

@@ -34,6 +34,7 @@ from tests.simulation.network import CALM
 from tests.simulation.plan import Ask, Fault, Plan, planned
 from tests.simulation.server import Server
 from tests.simulation.tally import Tally, lived, workers
+from tests.simulation.test_found import FOUND
 
 SEEDS, PARTS = 320, 16  # in CI; any other run takes one part of them
 PROOF = pytest.mark.proof("simulates fleets")
@@ -429,3 +430,15 @@ def test_the_simulation_notices_a_late_call_that_a_thread_has_given_up(
         "if true then return end",
     )
     assert noticed(THREADS) == "S3"
+
+
+def test_the_simulation_notices_a_late_call_of_a_session_that_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S3, F25, F56.
+
+    Given Lua that forgets which sessions are over, then a late call of one of them is granted.
+    """
+    change(monkeypatch, "sessions", "reject_calls(session, Numbers.text(MOST))", "")
+    outcome = run(FOUND["a late call of a session that is over"], replays=False)
+    assert [broken.invariant for broken in outcome.broken] == ["S3"]

@@ -51,6 +51,7 @@ SOON = 3 * WAITER // 10  # a waiter asks by itself after that
 DAY = 86_400_000_000  # for which an update is remembered in any case
 # How the session of a process' threads ends: its calls and its callers have the same numbers.
 THREADS = ".0"
+MOST = 2**52  # of anything that is counted, so no call has a higher number
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
 GRANTS = 1000  # the most grants of one call to waiters (S9)
 
@@ -485,8 +486,12 @@ class Turn:
         session, number, _ = caller
         known = self.model.records.get(session)
         if session.endswith(THREADS) and (known.last if known else 0) < number:
-            self.model.records[session] = Record(number, 0, Reply(session, number, "late"))
-            self.model.alive[session] = self.gate.t
+            self.reject(session, number)
+
+    def reject(self, session: str, number: int) -> None:
+        """From now on, the calls of the session up to this number come too late."""
+        self.model.records[session] = Record(number, 0, Reply(session, number, "late"))
+        self.model.alive[session] = self.gate.t
 
     def pause(self, time: int) -> None:
         model, gate = self.model, self.gate
@@ -530,7 +535,9 @@ class Turn:
         return True
 
     def leave(self, request: Quit) -> None:
+        """Its process has begun another session: any call that still arrives is a late copy."""
         self.quit(request.session)
+        self.reject(request.session, MOST)
         if request.kept != "*":
             kept = request.kept.split(",")
             for caller in list(self.model.holders):

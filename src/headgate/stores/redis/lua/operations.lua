@@ -124,7 +124,7 @@ end
 -- quit session kept: a session is over. It loses its places, and holds only the numbers in `kept`:
 -- "3,7"; "-" for none; "*" for all that it held.
 function verbs.quit(session, kept)
-  Sessions.leave(session)
+  Sessions.quit(session)
   if kept ~= '*' then Holders.keep_only(session, kept) end
   answer('done', 1, 1)
 end

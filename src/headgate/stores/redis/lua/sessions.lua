@@ -79,6 +79,20 @@ function Sessions.suspect(session)
   return t
 end
 
+-- From now on, the calls of a session up to this number come too late. Nothing else is known of it.
+local function reject_calls(session, number)
+  local record = ReplyCache.pack(0, number, 0, session .. ' ' .. number .. ' late')
+  redis.call('HSET', HASH, 'r' .. session, record)
+  Membership.keep_alive(session, gate.t)
+end
+
+-- The process of a session has begun another one. A call that still arrives is a late copy (F25).
+-- An older state may know none of them, so it learns here that all of them come too late (S3).
+function Sessions.quit(session)
+  Sessions.leave(session)
+  reject_calls(session, Numbers.text(MOST))
+end
+
 -- A thread has given up a call that may still arrive, on a connection that was cut (F25). From now
 -- on that call comes too late. The session of threads ends with ".0", and its calls and requests
 -- have the same numbers.
@@ -86,8 +100,5 @@ function Sessions.reject_call(session, number)
   if string.sub(session, -2) ~= '.0' then return end
   local record = redis.call('HGET', HASH, 'r' .. session)
   local last = record and select(2, ReplyCache.unpack(record)) or 0
-  if last >= tonumber(number) then return end
-  record = ReplyCache.pack(0, number, 0, session .. ' ' .. number .. ' late')
-  redis.call('HSET', HASH, 'r' .. session, record)
-  Membership.keep_alive(session, gate.t)
+  if last < tonumber(number) then reject_calls(session, number) end
 end
