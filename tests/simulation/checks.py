@@ -165,7 +165,9 @@ class Witness:
         self._names: dict[bytes, Name] = defaultdict(Name)
         self._fences: dict[bytes, int] = defaultdict(int)
         self._programs: dict[bytes, set[str]] = defaultdict(set)
-        self._gave_up: dict[Who, int] = {}  # when a caller did that the store knew of
+        # When a caller did that the store knew of. A store that has lost or forgotten its session
+        # may run its call once more.
+        self._gave_up: dict[Who, int] = {}
         self._left: set[Who] = set()  # all that did
         self._replies: set[bytes] = (
             set()
@@ -196,6 +198,7 @@ class Witness:
         """The server has started again with its state at the copy."""
         self.losses.append(self.commits)
         self._disturbed = self._world.now
+        self._gave_up.clear()
         self._names = defaultdict(Name, {key: name.copy() for key, name in (copy or {}).items()})
         for name in self._names.values():
             name.last_t = name.now = 0
@@ -207,6 +210,8 @@ class Witness:
         """The state of one name is again as it was at the copy."""
         self.losses.append(self.commits)
         self._disturbed = self._world.now
+        for who in self._names[key].asked:
+            self._gave_up.pop(who, None)
         self._names[key] = name = copy.copy() if copy else Name()
         name.last_t = name.now = 0
         name.doubtful = {*name.asked, *map(who_of, name.members.waiters)}
@@ -235,6 +240,7 @@ class Witness:
         """
         self._disturbed = self._world.now
         if forward > FORGOTTEN:
+            self._gave_up.clear()
             for name in self._names.values():
                 name.granted, name.replies, name.ended, name.sessions = {}, {}, set(), set()
 

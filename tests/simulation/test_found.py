@@ -143,12 +143,30 @@ FOUND = {
             Fault(14_650_140, "restore", 0, 631_909),
         ),
     ),
+    # S7. An operator deletes the state of a name, and the client hears of nothing. Until it calls
+    # again, the store does not know that its caller has given up. A copy of its call is granted
+    # then (docs/promises.md), and the witness saw a caller that had given up long before.
+    "a late call comes to a name that was deleted": Plan(
+        1,
+        2,
+        ((Concurrency(1, lease=1.0),),),
+        None,
+        CALM._replace(again=1.0),
+        True,
+        0.0,
+        20 * SECOND,
+        (
+            Ask(1_000_000, 0, 0, "told", 1, 2_500_000),
+            Ask(3_000_000, 1, 0, "told", 1, 1000, cancel=("after", 100_000)),
+            Fault(3_300_000, "delete", 0, 1000),
+        ),
+    ),
 }
 
 
 @pytest.mark.parametrize("what", FOUND)
 def test_a_run_that_once_broke_an_invariant_breaks_none(what: str) -> None:
-    """S5, S6, S8, L5, L6."""
+    """S3, S5, S6, S7, S8, L5, L6."""
     plan = FOUND[what]
     outcome = run(plan)
     assert not outcome.broken, story(plan, outcome)
