@@ -55,10 +55,11 @@ from tests.stepping import Stepped
 from tests.virtual import BEGINNING
 
 REST = 10 * SECOND  # after which only work that needs time is left
-# The server may turn a call away when its memory is full, and run a copy of it later that the
-# network kept (docs/promises.md). A place that this copy takes in the queue is lost when its
-# session has been silent.
-TURNED_AWAY = LATEST + WAITER + SECOND
+# After these faults the server may not know a call: it has turned the call away, or it has lost or
+# forgotten its session. Then it runs a copy of the call that the network kept (docs/promises.md). A
+# place that this copy takes in the queue is lost when its session has been silent.
+FORGETS = ("full", "empty", "old", "failover", "delete", "restore", "forward")
+LATE_COPIES = LATEST + WAITER + SECOND
 AGES = {
     "old": 40 * SECOND,
     "failover": 2 * SECOND,
@@ -629,10 +630,8 @@ class Fleet:
         """L6: no caller holds, no caller waits, all capacity is free, and only the standing tasks
         of a client are left.
         """
-        turned_away = any(
-            isinstance(step, Fault) and step.kind == "full" for step in self.plan.steps
-        )
-        rest = (TURNED_AWAY if turned_away else REST) + int(
+        forgets = any(isinstance(step, Fault) and step.kind in FORGETS for step in self.plan.steps)
+        rest = (LATE_COPIES if forgets else REST) + int(
             (self.plan.longest_lease + self._behind()) * SECOND
         )
         self.world.run(self.world.now + rest, self._is_broken)

@@ -161,6 +161,25 @@ FOUND = {
             Fault(3_300_000, "delete", 0, 1000),
         ),
     ),
+    # L6. The state of a name went back, and no process could say that a session was over: its
+    # process was killed. So a copy of its call is granted for a lease (docs/promises.md). The
+    # simulation looked for holders before the network had delivered all copies.
+    "a late call of a killed process": Plan(
+        1,
+        2,
+        ((Concurrency(1, lease=3.0),),),
+        None,
+        CALM._replace(again=1.0),
+        True,
+        0.0,
+        20 * SECOND,
+        (
+            Ask(15 * SECOND, 0, 0, "told", 1, 1000),
+            Ask(19 * SECOND, 1, 0, "told", 1, 1000),
+            Fault(19_100_000, "crash", 1, SECOND),
+            Fault(19_200_000, "restore", 0, SECOND),
+        ),
+    ),
 }
 
 
