@@ -124,6 +124,7 @@ class Name:
         ] = {}  # callers granted a moment before the end of a pause, that wait again: by fence
         self.paused_until = 0
         self.last_t = 0
+        self.fence = 0  # the last one that this state has given
         self.now = 0  # by the store's clock, at the last call
         self.seen: dict[str, int] = {}  # and the last call of each session
 
@@ -143,6 +144,7 @@ class Name:
             self.now,
             dict(self.seen),
         )
+        other.fence = self.fence
         return other
 
 
@@ -163,7 +165,8 @@ class Witness:
         self._server = server
         self._lease = longest_lease
         self._names: dict[bytes, Name] = defaultdict(Name)
-        self._fences: dict[bytes, int] = defaultdict(int)
+        # By name: the highest fence of the states that were lost.
+        self._lost_fences: dict[bytes, int] = defaultdict(int)
         self._programs: dict[bytes, set[str]] = defaultdict(set)
         # When a caller did that the store knew of. A store that has lost or forgotten its session
         # may run its call once more.
@@ -199,12 +202,8 @@ class Witness:
         self.losses.append(self.commits)
         self._disturbed = self._world.now
         self._gave_up.clear()
-        self._names = defaultdict(Name, {key: name.copy() for key, name in (copy or {}).items()})
-        for name in self._names.values():
-            name.last_t = name.now = 0
-            name.doubtful = {*name.asked, *map(who_of, name.members.waiters)}
-        if self._server.look().microseconds() < self.latest:
-            self._fences.clear()
+        for key in list(self._names):
+            self._replace(key, (copy or {}).get(key))
 
     def went_back(self, key: bytes, copy: Name | None) -> None:
         """The state of one name is again as it was at the copy."""
@@ -212,10 +211,15 @@ class Witness:
         self._disturbed = self._world.now
         for who in self._names[key].asked:
             self._gave_up.pop(who, None)
+        self._replace(key, copy).members = members_of(self._server, key + b":who")
+
+    def _replace(self, key: bytes, copy: Name | None) -> Name:
+        """The state of a name is lost. An older one stands in its place, or none."""
+        self._lost_fences[key] = max(self._lost_fences[key], self._names[key].fence)
         self._names[key] = name = copy.copy() if copy else Name()
         name.last_t = name.now = 0
         name.doubtful = {*name.asked, *map(who_of, name.members.waiters)}
-        name.members = members_of(self._server, key + b":who")
+        return name
 
     def unclaimed(self, key: bytes) -> Iterator[tuple[str, int]]:
         """The holders of a name, with the ends of their leases, whose callers hold nothing: they
@@ -229,10 +233,12 @@ class Witness:
 
     def lost_key(self) -> None:
         """An operator has deleted one key: the others are still there."""
-        keys = list(self._names)
+        former, there = dict(self._names), self._server.keys.names()
         self.lost_state(None)
-        for key in keys:
+        for key, name in former.items():
             self._names[key].members = members_of(self._server, key + b":who")
+            if key in there:
+                self._names[key].fence = name.fence
 
     def stepped(self, forward: int) -> None:
         """The server's clock steps by so much. It forgets sessions that have been silent for half a
@@ -245,14 +251,10 @@ class Witness:
                 name.granted, name.replies, name.ended, name.sessions = {}, {}, set(), set()
 
     def stepped_back(self, span: int) -> None:
-        """A grant counts from the time of the store, which may be older by so much than its call. A
-        name whose state was lost before has no time left to count from (S5).
+        """A grant counts from the time of the store, which may be older by so much than its
+        call.
         """
         self._stood_still += span
-        there = self._server.keys.names()
-        self._fences = defaultdict(
-            int, {key: fence for key, fence in self._fences.items() if key in there}
-        )
 
     # At the store ---------------------------------------------------------------------------------
 
@@ -409,11 +411,20 @@ class Witness:
     def _check_fences(self, key: bytes, granted: list[tuple[Who, Granted]]) -> None:
         name = self._names[key]
         for who, grant in granted:
-            if grant.fence <= self._fences[key]:
-                self.blame("S5", f"{who} got fence {grant.fence} after {self._fences[key]}")
+            behind = max(name.fence, self._lost_fence(key, name))
+            if grant.fence <= behind:
+                self.blame("S5", f"{who} got fence {grant.fence} after {behind}")
             if grant.t < name.last_t:
                 self.blame("T3", f"{who} was granted {grant.t}, before {name.last_t}")
-            self._fences[key], name.last_t = grant.fence, grant.t
+            name.fence, name.last_t = grant.fence, grant.t
+
+    def _lost_fence(self, key: bytes, name: Name) -> int:
+        """The highest fence of lost states that the present state must have passed. If the clock
+        has stepped back, the fences of lost states may be given again. That ends when the store's
+        time is beyond them (S5, docs/redis.md).
+        """
+        lost = self._lost_fences[key]
+        return 0 if self._stood_still and name.now <= lost else lost
 
     def _check_order(
         self,
@@ -508,6 +519,15 @@ class Witness:
             live = [holder for holder, end in name.members.holders.items() if end > t]
             if live:
                 self.blame("S8", f"{key!r} was forgotten with {live}")
+            if key == its:
+                self._expired(key, name)
+
+    def _expired(self, key: bytes, name: Name) -> None:
+        """A name whose state has ended begins anew. S5: a clock that steps back now may give its
+        fences again.
+        """
+        self._lost_fences[key] = max(self._lost_fences[key], name.fence)
+        name.fence = name.last_t = name.now = 0
 
     def gives_up(self, key: bytes, who: Who) -> None:
         """A caller gives up.

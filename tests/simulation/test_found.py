@@ -41,6 +41,64 @@ FOUND = {
             Ask(14_983_541, 4, 0, "enter", 3, 2646, max_sleep=2.0),
         ),
     ),
+    # S5. The clock steps back, and then a name goes back to a copy: here to one from before its
+    # first grant. Until the clock is beyond its former time, nothing can know the fences of the
+    # lost state. The witness excused a server that starts again, and no name that goes back (seed
+    # 11094).
+    "a fence is given again to a name that began anew after a clock stepped back": Plan(
+        11094,
+        6,
+        ((Concurrency(1, lease=1.0),),),
+        None,
+        ROUGH._replace(spikes=0.2, spike=3 * SECOND, torn=0.0),
+        True,
+        0.0,
+        20 * SECOND,
+        (
+            Ask(0, 5, 0, "block", 1, 16_053, max_sleep=20.0),
+            Ask(0, 4, 0, "block", 1, 4333, cancel=("woken", 1)),
+            Fault(107_925, "back", 5, 6_414_256),
+            Fault(1_718_846, "restore", 0, 5_296_951),
+        ),
+    ),
+    # S5. The same with a copy that knows the name, whose time stands still (seed 7344).
+    "a fence is given again to a name that went back after a clock stepped back": Plan(
+        7344,
+        4,
+        ((Concurrency(2, lease=1.0), Rate(20, per=1, capacity=20, unit="tokens")),),
+        3,
+        CALM._replace(delay=80, spikes=0.2, spike=400_000, torn=0.1, late=1.0, again=0.02),
+        True,
+        0.0,
+        80 * SECOND,
+        (
+            Ask(30_000_000, 2, 0, "block", 5, 2_709_941, max_sleep=2.0, actual=8),
+            Fault(31_840_785, "back", 1, 12_503_466),
+            Ask(41_990_151, 2, 0, "enter", 2, 12_266),
+            Fault(42_077_534, "restore", 0, 430_572),
+            Ask(42_427_770, 2, 0, "enter", 2, 141_386, max_sleep=2.0),
+        ),
+    ),
+    # S5. The same in the other order: first the name goes back, and then the clock.
+    "a fence is given again to a name that went back before the clock stepped back": Plan(
+        1,
+        3,
+        ((Concurrency(1, lease=1.0),),),
+        None,
+        CALM,
+        True,
+        0.0,
+        20 * SECOND,
+        (
+            Ask(SECOND, 0, 0, "block", 1, 100_000),
+            Ask(3 * SECOND, 1, 0, "block", 1, 100_000),
+            Fault(3_500_000, "crash", 0, 10 * SECOND),
+            Fault(3_500_000, "crash", 1, 10 * SECOND),
+            Fault(4 * SECOND, "restore", 0, 2 * SECOND),
+            Fault(4_500_000, "back", 0, 3 * SECOND),
+            Ask(5 * SECOND, 2, 0, "block", 1, 100_000),
+        ),
+    ),
     # S6. A caller that gives up before its call arrives stands in the queue for a moment, and no
     # other caller need wait behind it. The witness knew only callers that gave up later (seed
     # 20172).

@@ -324,6 +324,43 @@ def test_the_simulation_notices_sessions_that_do_not_report_their_permits(
     assert [broken.invariant for broken in run(GONE_BACK, replays=False).broken] == ["L5"]
 
 
+# What is wrong: how far the clock steps back, how old the copy is to which the name goes back, and
+# the wrong fence.
+FENCES: dict[str, tuple[int, int, str]] = {
+    "a state gives its fence twice while the clock stands still": (
+        10 * SECOND,
+        SECOND // 2,
+        "max(gate.fence, gate.t)",
+    ),
+    "a fence of the lost state is given again when the clock is beyond it": (
+        SECOND // 2,
+        3 * SECOND,
+        "gate.fence + 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FENCES)
+def test_the_simulation_notices_fences_that_do_not_grow_after_a_clock_stepped_back(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S5.
+
+    The clock steps back, and a name goes back to a copy. Then only fences of the lost state may be
+    given again, and only until the clock is beyond them.
+    """
+    span, age, instead = FENCES[fault]
+    asks = [Ask(at * SECOND, at, 0, "block", 1, 50_000) for at in (1, 3, 7, 8)]
+    faults = Fault(2 * SECOND, "back", 0, span), Fault(5 * SECOND, "restore", 0, age)
+    steps = tuple(sorted((*asks, *faults), key=lambda step: step.at))
+    plan = GONE_BACK._replace(processes=9, steps=steps)
+    assert run(plan).broken == []
+
+    change(monkeypatch, "gate", "max(gate.fence + 1, gate.t)", instead)
+
+    assert [broken.invariant for broken in run(plan, replays=False).broken] == ["S5"]
+
+
 TWENTY = range(20)
 ONE_SILENT = (
     Plan(  # callers of two processes wait for a name of each server; then one server stands still
