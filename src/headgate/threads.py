@@ -7,18 +7,29 @@ that a signal handler raises there leaves them locked. So these threads are star
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from collections.abc import Callable
 
+CHECK = 0.5  # seconds between two looks whether a new thread runs still
 
-def begin(work: Callable[[], object], name: str) -> None:
-    """Run `work` in a daemon thread. Never blocks, and may be called in a signal handler.
 
-    Raises RuntimeError when the process has too many threads, or ends.
+def begin(work: Callable[[], object], name: str) -> int:
+    """Run `work` in a daemon thread, and return the thread's identifier.
+
+    Never blocks, and may be called in a signal handler. Raises RuntimeError when the process has
+    too many threads, or ends. An asynchronous exception for the calling thread
+    (`PyThreadState_SetAsyncExc`) can end the new thread before `work` begins. So a caller that
+    waits for the thread looks every CHECK seconds whether it runs.
     """
 
     def run() -> None:
         threading.current_thread().name = name
         work()
 
-    _thread.start_new_thread(run, ())
+    return _thread.start_new_thread(run, ())
+
+
+def runs(thread: int) -> bool:
+    """Whether the thread with this identifier runs."""
+    return thread in sys._current_frames()

@@ -254,6 +254,9 @@ def show(value: object) -> str:
     """
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
         return f"an int of {value.bit_length()} bits"
+    # The checks show each cost. Here no exception of a signal handler may be swallowed.
+    if type(value) is int:
+        return str(value)
     if isinstance(value, str) and "://" in value:  # it may hold a password
         return f"{value.partition('://')[0][:16]!r} and more"
     try:

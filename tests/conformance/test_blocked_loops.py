@@ -79,6 +79,27 @@ def test_a_blocking_acquire_that_only_its_own_loop_could_end_raises(
     assert "`async with`" in done.stderr
 
 
+def test_a_blocking_acquire_raises_when_the_last_other_thread_ends(name: str) -> None:
+    """H1: given a thread whose permit passes to a task of the blocked loop, when the thread ends,
+    then no thread is left that could release a permit.
+    """
+    story = """
+    held, waits = threading.Event(), threading.Event()
+    def hold():
+        with api:
+            held.set()
+            waits.wait()
+    threading.Thread(target=hold).start()
+    held.wait()
+    async def other():
+        async with api: pass
+    task = asyncio.create_task(other())
+    await asyncio.sleep(0)
+    return block(on_wait=lambda _: waits.set())"""
+    done = ended(story, name, None)
+    assert f"RuntimeError: A blocking acquire of limiter {name!r} would wait" in done.stderr
+
+
 def test_a_blocking_acquire_with_max_sleep_is_refused_after_that_time(
     name: str, url: str | None
 ) -> None:

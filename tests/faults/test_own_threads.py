@@ -4,7 +4,10 @@ finalizers, credential providers.
 
 from __future__ import annotations
 
+import _thread
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -14,10 +17,12 @@ import pytest
 import redis
 from redis.credentials import CredentialProvider
 
-from headgate import Concurrency, Limiter, Permit, StoreError
+from headgate import Concurrency, Limiter, Permit, StoreError, threads
 from headgate.stores.limit_history import Declarations
+from headgate.stores.redis import fast_path
+from headgate.stores.redis.transport import portal as portals
 from headgate.stores.redis.transport.portal import portal
-from tests.processes import Running, running
+from tests.processes import Running, environment, finished, running
 from tests.servers import Server
 from tests.world import long
 
@@ -46,6 +51,93 @@ def test_a_logging_handler_can_ask_a_limiter(name: str, evicting: str) -> None:
         while not alerts(process):
             pass
         assert alerts(process) == 1
+
+
+SLOW_ALERTS = """
+import logging, sys, time
+from headgate import Limiter
+url, name = sys.argv[1:]
+alerts = Limiter(f"{name}-alerts", "1/minute", store=url)
+class Slack(logging.Handler):
+    def emit(self, record):
+        time.sleep(0.05)
+        print("alert" if alerts.try_acquire() else "refused")
+logging.getLogger().addHandler(Slack())
+with Limiter(name, "100/second", store=url): print("passed")
+"""
+
+
+def test_a_process_whose_logging_handler_asks_a_limiter_ends(name: str, evicting: str) -> None:
+    """H1: the handler still runs when the process ends. It gets an answer, and the process does
+    not wait for ever at the lock of the handler.
+    """
+    assert {"passed", "alert"} <= {*finished(SLOW_ALERTS, evicting, name).splitlines()}
+
+
+LATE_DAEMON = """
+import logging, sys, threading
+from headgate import Limiter
+url, name = sys.argv[1:]
+limiter, ends = Limiter(name, "100/second", store=url), threading.Event()
+class Slow(logging.Handler):
+    def emit(self, record):
+        ends.wait()
+        limiter.try_acquire()
+logging.getLogger().addHandler(Slow())
+with limiter: pass
+threading.Thread(target=logging.error, args=["late"], daemon=True).start()
+import headgate.stores.redis.transport.shutdown as shutdown
+real = shutdown.close_portal
+def close_portal():
+    real()
+    ends.set()
+shutdown.close_portal = close_portal
+"""
+
+
+def test_a_daemon_thread_that_asks_while_the_process_ends_keeps_no_lock_for_ever(
+    name: str, redis_url: str
+) -> None:
+    """H1: given a daemon thread in a logging handler, when it asks a limiter behind the last call
+    of the process, then logging.shutdown gets the handler's lock.
+    """
+    output = subprocess.run(
+        [sys.executable, "-c", LATE_DAEMON, redis_url, name],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=long(),
+        check=False,
+    )
+    assert output.returncode == 0
+
+
+def die(work: Callable[[], object], name: str) -> int:
+    """Start a thread that ends before its work begins."""
+    return _thread.start_new_thread(int, ())
+
+
+def test_an_acquire_goes_on_when_an_exception_has_ended_the_thread_that_connects(
+    name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H1: an asynchronous exception for the calling thread can come to the new one."""
+    limiter = Limiter(name, Concurrency(1), store=own_server.url)
+    limiter.acquire_sync().release()
+    monkeypatch.setattr(fast_path, "begin", die)
+    for _ in range(2):
+        with limiter:
+            pass
+
+
+def test_the_portal_starts_when_an_exception_has_ended_its_first_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H1: the same, for the thread that serves threads."""
+    begins = iter([die, threads.begin])
+    monkeypatch.setattr(portals, "begin", lambda work, name: next(begins)(work, name))
+    found = portals.Portal()
+    found.start()
+    found.close()
 
 
 @pytest.mark.proof

@@ -81,6 +81,11 @@ class Uses:
     def decorator(self) -> None:
         self._function()
 
+    def settle(self) -> None:
+        permit = self.limiter.acquire_sync()
+        for _ in range(100):
+            permit.settle(requests=1)
+
     def turn(self, way: Callable[[], None]) -> None:
         way()
         with self.peer:

@@ -324,8 +324,8 @@ def test_the_simulation_notices_sessions_that_do_not_report_their_permits(
     assert [broken.invariant for broken in run(GONE_BACK, replays=False).broken] == ["L5"]
 
 
-# What is wrong: how far the clock steps back, how old the copy is to which the name goes back, and
-# the wrong fence.
+# How far the clock steps back, how old the copy is to which the name goes back, and the broken
+# fence.
 FENCES: dict[str, tuple[int, int, str]] = {
     "a state gives its fence twice while the clock stands still": (
         10 * SECOND,

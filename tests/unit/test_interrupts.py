@@ -65,6 +65,12 @@ def test_an_exception_of_a_signal_handler_reaches_the_caller_and_leaves_no_lock_
     assert leaks <= few(peer)
 
 
+def test_a_settlement_swallows_no_exception_of_a_signal_handler() -> None:
+    """H1: its arguments are valid, and shown only in an error."""
+    raised, arrived, _, _ = interrupted("alarm", "rate-settle", 500, 0)
+    assert raised == arrived == 500
+
+
 @pytest.mark.parametrize("which", ["rate-block", "both-acquire"])
 def test_an_exception_that_another_thread_raises_leaves_no_lock_locked(which: str) -> None:
     """H1: PyThreadState_SetAsyncExc, 300 times."""

@@ -29,6 +29,7 @@ from headgate.stores.memory.waiters import (
     Waiter,
     new_future,
 )
+from headgate.threads import CHECK
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -171,21 +172,28 @@ class Acquires:
 
     def _wait_sync(self, waiter: ThreadWaiter) -> None:
         if not self._join(waiter):
-            check_blocking(self._lock, self._learning, self._needs_release(waiter))
+            needs_release = self._needs_release(waiter)
+            check_blocking(self._lock, self._learning, needs_release)
             closing, entry = waiter.request.closing, ref(waiter)
             try:
                 WAITING.add(waiter)
                 closing.begin(entry)
                 waiter.call_on_wait()
                 self._check_fork(waiter)
-                waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
+                waiter.sleep(self._clock, self._longest_sleep(waiter))
                 while not self._check(waiter):
-                    waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
+                    check_blocking(self._lock, self._learning, needs_release)
+                    waiter.sleep(self._clock, self._longest_sleep(waiter))
             finally:
                 try:
                     closing.end(entry)
                 finally:
                     WAITING.discard(waiter)
+
+    def _longest_sleep(self, waiter: ThreadWaiter) -> float | None:
+        """Seconds. A thread that blocks its event loop looks whether its wait can end still."""
+        timeout = waiter.timeout(self._clock.now())
+        return CHECK if timeout is None and _get_running_loop() is not None else timeout
 
     def _needs_release(self, waiter: ThreadWaiter) -> Callable[[], bool]:
         """Whether only a release can end the wait."""

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -26,7 +26,7 @@ from headgate.stores.redis.protocol.operations import Caller
 from headgate.stores.redis.protocol.replies import parse_quick
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE, packed
-from headgate.threads import begin
+from headgate.threads import CHECK, begin, runs
 
 if TYPE_CHECKING:
     import socket
@@ -173,8 +173,13 @@ class FastPath:
         """
         opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
         self._opened = opened
-        begin(partial(connect, server, timeout, opened), "headgate-connect")
-        connection = opened.get()
+        thread = begin(partial(connect, server, timeout, opened), "headgate-connect")
+        connection, running = None, True
+        while running:
+            running = runs(thread)
+            with suppress(Empty):
+                connection = opened.get(timeout=CHECK)
+                break
         if connection is None:
             return False  # the portal raises the error for that
         self._connections[server] = connection

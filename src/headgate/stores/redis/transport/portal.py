@@ -23,13 +23,15 @@ from typing import Any, Generic, TypeVar, cast
 
 from headgate.errors import StoreError
 from headgate.forks import WAITING, forked
-from headgate.threads import begin
+from headgate.threads import CHECK, begin, runs
 
 T = TypeVar("T")
 # A client's lifecycle task has this name. Cancelling the task ends the client.
 LIFECYCLE = "headgate-client"
 # The seconds in which the clients can close their connections, after all calls were sent.
 CLOSING = 1.0
+# The seconds for which a daemon thread waits for the end of the process, rather than fail.
+ENDING = 1.0
 
 
 class Resolver(ThreadPoolExecutor):
@@ -94,15 +96,21 @@ class Portal:
 
         Callers that arrive meanwhile start a thread, too. The first of these threads runs the loop.
         """
+        thread = 0
         try:
-            begin(self._run, "headgate-portal")
+            thread = begin(self._run, "headgate-portal")
         except RuntimeError:
             if self._claim.acquire(blocking=False):
                 self.threadless = True
                 self._open()
-        with self._ready:
+        while not self._ready.acquire(timeout=CHECK):
+            if not runs(thread):
+                thread = begin(self._run, "headgate-portal")
+        try:
             if self._trouble is not None:
                 raise self._trouble
+        finally:
+            self._ready.release()
 
     def _open(self) -> None:
         try:
@@ -375,14 +383,16 @@ def answer_of(call: Call[T]) -> T:
     """Return the result of the task of `call`.
 
     Raise StoreError in the portal's own thread, and RuntimeError in a child that was forked
-    meanwhile. A daemon thread that asks while its process ends waits for ever.
+    meanwhile. A daemon thread that asks while its process ends waits for ENDING seconds, and then
+    raises NoPortalError. Mostly the process has ended by then. It has not if it waits for a lock
+    of this thread, such as that of a logging handler.
     """
     check_thread()
     try:
         found = portal()
     except NoPortalError:
         if threading.current_thread().daemon:
-            threading.Event().wait()
+            threading.Event().wait(ENDING)
         raise
     return found.answer(call)
 

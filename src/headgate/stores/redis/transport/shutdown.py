@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Protocol
 from weakref import WeakSet
 
+from headgate.logs import flush
 from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
 
 # The most seconds for which the end of a process waits for a server.
@@ -152,6 +153,7 @@ def report(unsent: Iterable[Unsent]) -> None:
 
 def _end() -> None:
     try:
+        flush()  # A logging handler may call a limiter.
         deliver()
     finally:
         close_portal()
