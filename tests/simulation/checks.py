@@ -315,6 +315,8 @@ class Witness:
         name.replies[session, int(number)] = call.reply
         self._programs[call.keys[0]].add(program)
         now = int(words[3])
+        if now - name.over.get(session, -OVER) < OVER:
+            self.blame("S3", f"call {number} of {session} was run after the session was over")
         if now < name.now:
             self.blame("T6", f"the store's time was {name.now}, and is {now}")
         name.now = name.seen[session] = now
@@ -389,8 +391,6 @@ class Witness:
                 self.blame("S3", f"{who} was granted twice: {known}, then t={t} fence={fence}")
             elif who in name.ended:
                 self.blame("S3", f"{who} was granted after it had given up")
-            elif now - name.over.get(who[0], -OVER) < OVER:
-                self.blame("S3", f"{who} was granted after its session was over")
             if t < name.paused_until:
                 self.blame(
                     "T3",
