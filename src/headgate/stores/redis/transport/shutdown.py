@@ -153,8 +153,10 @@ def report(unsent: Iterable[Unsent]) -> None:
 
 def _end() -> None:
     try:
-        flush()  # A logging handler may call a limiter.
+        # A logging handler may call a limiter, and the delivery may log.
+        flush()
         deliver()
+        flush()
     finally:
         close_portal()
 
