@@ -27,7 +27,7 @@ from tests.simulation.network import CALM
 from tests.simulation.plan import Ask, Fault, Plan, planned
 from tests.simulation.test_simulation import LUA
 
-ENOUGH = 30  # seeds
+ENOUGH = 60  # seeds: one of the guards shows in a few of them only
 LEASE = 0.5  # seconds, of programs/recorded.py
 # A caller that sleeps for a moment before the end of a pause waits again, with another caller
 # behind it. That happens seldom by chance.
