@@ -211,7 +211,8 @@ class Witness:
         self._disturbed = self._world.now
         for who in self._names[key].asked:
             self._gave_up.pop(who, None)
-        self._replace(key, copy).members = members_of(self._server, key + b":who")
+        name = self._replace(key, copy)
+        name.members = members_of(self._server, key + b":who")  # its keys may end at this look
 
     def _replace(self, key: bytes, copy: Name | None) -> Name:
         """The state of a name is lost. An older one stands in its place, or none."""
