@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-CHECK = 0.5  # seconds between two looks whether a new thread runs still
+CHECK = 0.5  # seconds between two looks whether another thread still runs
 
 
 def begin(work: Callable[[], object], name: str) -> int:

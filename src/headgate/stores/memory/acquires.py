@@ -1,8 +1,8 @@
 """The acquires of one queue in memory, from the call to the permit.
 
 Here live the parts that may sleep. Each decision is a step of state.py or wait_queue.py under the
-lock. A waiter sleeps in its task or thread, until it is woken or until its own estimate. There is
-no polling, and no thread of the store's own.
+lock. A waiter sleeps in its task or thread, until it is woken or until its own estimate. The store
+has no thread of its own. Only a thread that blocks its event loop looks from time to time.
 """
 
 from __future__ import annotations
@@ -191,7 +191,9 @@ class Acquires:
                     WAITING.discard(waiter)
 
     def _longest_sleep(self, waiter: ThreadWaiter) -> float | None:
-        """Seconds. A thread that blocks its event loop looks whether its wait can end still."""
+        """Seconds until it looks. If it blocks its event loop, it also looks whether its wait can
+        still end.
+        """
         timeout = waiter.timeout(self._clock.now())
         return CHECK if timeout is None and _get_running_loop() is not None else timeout
 
