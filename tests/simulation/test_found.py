@@ -238,6 +238,25 @@ FOUND = {
             Fault(19_200_000, "restore", 0, SECOND),
         ),
     ),
+    # S8. The server's clock steps back, and the moment of the calls stands still. The TTL of the
+    # keys counted from that moment, so they ended while a permit was held and renewed.
+    "a permit is renewed for long after a clock has stepped back": Plan(
+        1,
+        3,
+        ((Concurrency(2, lease=8.0), Rate(1, per=30, capacity=4)),),
+        None,
+        CALM,
+        True,
+        0.0,
+        400 * SECOND,
+        (
+            Ask(SECOND, 0, 0, "block", 1, 50_000),
+            Fault(5 * SECOND, "back", 0, 300 * SECOND),
+            Ask(6 * SECOND, 1, 0, "block", 1, 350 * SECOND),
+            Ask(7 * SECOND, 2, 0, "block", 1, 50_000),
+            Ask(8 * SECOND, 0, 0, "block", 1, 50_000),
+        ),
+    ),
 }
 
 

@@ -34,9 +34,10 @@ function Expiry.outlast(time)
   for _, key in ipairs(keys) do mark_created(key) end
 end
 
+-- The server ends keys by its own clock. While gate.t is ahead of it, keys live longer by that much.
 function Expiry.write(extended)
   if not extended and not created then return end
-  local left = Numbers.text(ceil((gate.keys_end - gate.t) / 1000))
+  local left = Numbers.text(ceil((gate.keys_end - server_time) / 1000))
   for _, key in ipairs(keys) do
     if extended or created[key] then redis.call('PEXPIRE', key, left) end
   end

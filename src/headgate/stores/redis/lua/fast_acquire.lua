@@ -50,7 +50,8 @@ function FastAcquire.run(its_keys, its_args)
   if ReplyCache.skips_a_call(last) then return nil end
   if stored[1] ~= program or not stored[2] then return nil end
   if not State.load(program, stored[2]) then return nil end
-  local now = max(clock(), gate.t)
+  server_time = clock()
+  local now = max(server_time, gate.t)
   if not is_ready(now) then
     -- `State.load` took the state out. Nothing changed, so it is put back.
     State.remember(stored[2])

@@ -37,18 +37,18 @@ end
 
 -- Makes the state ready for the operations. Otherwise returns the reply that says why not.
 local function open_state(program, state, alive_until, record, received, waits)
-  local now = clock()
+  server_time = clock()
   local offer = not program and state and redis.call('HGET', HASH, 'offer')
   program = program or offer
   if not (program and state and State.load(program, state)) then
     if received ~= '0' then return ReplyCache.reply('lapsed') end
     if DECLARES == ASKED or PROGRAM == '' then return ReplyCache.reply('unknown') end
-    Setup.create(PROGRAM, now)
+    Setup.create(PROGRAM, server_time)
     gate.offered = DECLARES == OFFERED
     return nil
   end
   gate.offered = offer and true or false
-  Gate.clamp(now)
+  Gate.clamp(server_time)
   if gate.offered then
     if PROGRAM == '' then return ReplyCache.reply('unknown') end
   elseif program ~= PROGRAM then

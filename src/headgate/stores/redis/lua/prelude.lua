@@ -63,6 +63,7 @@ local PROGRAM, SESSION -- the limits as text, and the session that calls
 local CALL, CALL_TEXT -- the number of its call
 local DECLARES, RESERVE_AHEAD
 local gate
+local server_time -- of this call; gate.t is ahead of it after the clock has stepped back
 local created -- keys that this call may have created, and that need a TTL
 local members_stay -- whether MEMBERS exists throughout this call: a session is in it
 local Kinds = {} -- makers of the rules of each kind; one is made when a limit needs it
