@@ -210,6 +210,7 @@ def test_acquires_that_ask_for_the_same_are_written_as_one() -> None:
         (UPDATED, False, [AskStatus()], UPDATED),
         (KNOWN, True, [], KNOWN),
         (ASKED, False, [], ASKED),
+        (KNOWN, False, [], KNOWN),
         (KNOWN, False, [AskStatus(), Reset()], ASKED),
         (KNOWN, False, [AskStatus(), Pause(1)], OFFERED),
         (KNOWN, False, [Pause(1), release(1)], KNOWN),

@@ -118,10 +118,11 @@ def choose_statement(declares: int, asks: bool, operations: Sequence[Operation])
 
     A session that acquires declares its limits, unless the server knows them already. A declaration
     or an update that is still due travels with any call. A look or a pause alone declares nothing.
+    A call without requests says what its session knows.
     """
     if asks or declares in (DECLARED, UPDATED):
         return DECLARED if declares == ASKED else declares
-    needs = {operation.needs for operation in operations}
+    needs = {operation.needs for operation in operations} or {declares}
     return KNOWN if KNOWN in needs else OFFERED if OFFERED in needs else ASKED
 
 
