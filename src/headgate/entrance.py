@@ -94,13 +94,14 @@ class Block:
 
     __slots__ = ("__weakref__", "_leave", "entrance", "permit")
 
-    def __init__(self, entrance: Entrance, leave: Callable[..., None]) -> None:
-        self.entrance = entrance
+    def __init__(self, entrance: Entrance | None, leave: Callable[..., None]) -> None:
+        self.entrance = entrance  # None: known when it is entered
         self.permit: Permit | None = None  # once it is entered
         self._leave = leave
 
-    def enter(self) -> None:
-        permit = self.entrance._queue.acquire_sync(self.entrance._default)
+    def enter(self, entrance: Entrance) -> None:
+        self.entrance = entrance
+        permit = entrance._queue.acquire_sync(entrance._default)
         if permit.guard is not None:
             permit.__enter__()
         self.permit = permit  # no call follows in which a signal handler could raise
@@ -114,24 +115,29 @@ class Block:
             permit.__exit__(*outcome)
 
 
-class Exit:
-    """`__exit__` of an entrance.
+class ClassBlock(Block):
+    """A block whose `__exit__` is loaded from the class, as contextlib.ExitStack does."""
 
-    Taken from the class, as contextlib.ExitStack does, it is an ordinary method.
-    """
+    __slots__ = ()
+
+    def __call__(self, entrance: Entrance, *outcome: Outcome) -> None:  # type: ignore[override]  # a function gets its object
+        if self.permit is None or self.entrance is not entrance:
+            self._leave(entrance, *outcome)
+        else:
+            super().__call__(*outcome)
+            self.permit = None  # the same `__exit__` may end another block
+
+
+class Exit:
+    """`__exit__` of an entrance: each time that it is loaded, it is the end of another block."""
 
     def __init__(self, leave: Callable[..., None]) -> None:
         self._leave = leave
 
-    def __get__(self, entrance: Entrance | None, kind: object = None) -> Exit | Block:
-        if entrance is None:
-            return self
-        block = Block(entrance, self._leave)
+    def __get__(self, entrance: Entrance | None, kind: object = None) -> Block:
+        block = (ClassBlock if entrance is None else Block)(entrance, self._leave)
         LOADED[get_ident()] = ref(block)
         return block
-
-    def __call__(self, entrance: Entrance, *outcome: Outcome) -> None:
-        self._leave(entrance, *outcome)
 
 
 def made_from(entrance: Entrance) -> type[Any]:
@@ -159,10 +165,10 @@ def with_blocks(kind: Any) -> type[Entrance]:
     def enter(entrance: Entrance) -> None:
         loaded = LOADED.pop(get_ident(), None)
         block = None if loaded is None else loaded()
-        if block is None or block.entrance is not entrance or block.permit is not None:
-            kind.__enter__(entrance)  # no `with` statement has loaded an `__exit__` for this call
+        if block is None or block.permit is not None or block.entrance not in (entrance, None):
+            kind.__enter__(entrance)  # nothing has loaded an `__exit__` for this call
         else:
-            block.enter()
+            block.enter(entrance)
 
     names: dict[str, Any] = {"__slots__": (), "__enter__": enter, "__exit__": Exit(kind.__exit__)}
     names["made_from"] = kind

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate
-from tests.world import HOUR, at_rest, held, soon, until, waiting
+from tests.world import HOUR, at_rest, held, soon, until, used, waiting
 
 
 class Room:
@@ -51,6 +52,25 @@ def at_once(*works: Callable[[], object]) -> None:
     with ThreadPoolExecutor(len(works)) as threads:
         for done in [threads.submit(begun, work) for work in works]:
             done.result()
+
+
+def test_an_exit_stack_gives_back_each_permit_once(store: object, name: str) -> None:
+    """S1, S4: given one block of a limiter in a stack, and two more whose caller loads the methods
+    of the class once, when each is left, then one permit less is in use.
+    """
+    limiter = Limiter(name, Concurrency(5), store=store)
+    enter, leave = type(limiter).__enter__, type(limiter).__exit__
+
+    with ExitStack() as stack:
+        stack.enter_context(limiter)
+        enter(limiter)
+        enter(limiter)
+        counts = [used(limiter.status())]
+        for _ in range(2):
+            leave(limiter, None, None, None)
+            counts.append(used(limiter.status()))
+
+    assert [*counts, used(limiter.status())] == [[3], [2], [1], [0]]
 
 
 def test_threads_and_two_event_loops_share_one_limit(store: object, name: str) -> None:

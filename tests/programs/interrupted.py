@@ -9,10 +9,12 @@ that it still held.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import random
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from time import sleep
 
 from headgate import Concurrency, Limiter, Rate
@@ -31,16 +33,16 @@ class Interrupts:
 
     def __init__(self, most: int) -> None:
         self.raised = self.ignored = 0
-        self.left = most
+        self.most = most
         self.armed = False
         signal.signal(signal.SIGALRM, self._raise)
         sys.unraisablehook = self._count
 
     def _raise(self, number: int, frame: object) -> None:
+        armed, self.armed = self.armed, False
+        self.raised += armed
         self.again()
-        if self.armed:
-            self.armed = False
-            self.raised += 1
+        if armed:
             raise Interrupt
 
     def _count(self, unraisable: sys.UnraisableHookArgs) -> None:
@@ -54,13 +56,18 @@ class Interrupts:
             sys.__unraisablehook__(unraisable)
 
     def again(self) -> None:
-        self.left -= 1
-        if self.left:
+        if self.raised < self.most:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(SHORTEST, LONGEST))
 
 
 def block(limiter: Limiter) -> None:
     with limiter:
+        sleep(0.001)
+
+
+def exit_stack(limiter: Limiter) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(limiter)
         sleep(0.001)
 
 
@@ -95,6 +102,7 @@ MANY = Rate(1_000_000, 1.0)
 WAYS: dict[str, tuple[Callable[[Limiter], None], list[Rate | Concurrency]]] = {
     "with, a rate": (block, [MANY]),
     "with, a rate and a concurrency": (block, [MANY, Concurrency(5, lease=LEASE)]),
+    "ExitStack": (exit_stack, [MANY, Concurrency(5, lease=LEASE)]),
     "with acquire()": (acquired_block, [Concurrency(5, lease=LEASE)]),
     "acquire_sync": (acquire_sync, [Concurrency(5, lease=LEASE)]),
     "try_acquire": (try_acquire, [Concurrency(5, lease=LEASE)]),
@@ -110,15 +118,17 @@ def main(url: str, name: str, way: str, most: int) -> None:
     faulthandler.dump_traceback_later(HANGS + most * LONGEST, exit=True)
     interrupts, caught = Interrupts(most), 0
     interrupts.again()
-    while interrupts.left > 0:
+    while interrupts.raised < most:
         try:
-            while interrupts.left > 0:
+            while interrupts.raised < most:
                 interrupts.armed = True
                 visit(limiter)
         except Interrupt:
             caught += 1
     interrupts.armed = False
     faulthandler.cancel_dump_traceback_later()
+    # ExitStack refers to an exception that comes while it leaves, and the exception to it.
+    gc.collect()
     print(interrupts.raised, caught, interrupts.ignored, flush=True)
     sys.stdin.read()
 
