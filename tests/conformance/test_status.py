@@ -8,7 +8,19 @@ import asyncio
 
 import pytest
 
-from headgate import Concurrency, Limiter, LimitStatus, Permit, Quota, Rate, Status, Window
+from headgate import (
+    Concurrency,
+    Limiter,
+    LimitStatus,
+    MaxSleepExceededError,
+    Permit,
+    Quota,
+    Rate,
+    Refusal,
+    Status,
+    Waiting,
+    Window,
+)
 from headgate.stores.redis import queue
 from tests.world import HOUR, World, at_rest, soon, told, until, waiting
 
@@ -59,6 +71,32 @@ async def test_retry_after_is_none_when_only_a_release_can_help(world: World) ->
     (await behind).release()
 
     assert (await at_rest(limiter)).retry_after == 0.0
+
+
+async def test_while_permits_and_tokens_are_missing_retry_after_is_everywhere_that_of_the_rate(
+    world: World,
+) -> None:
+    """The caller can pass then, if permits are free: of a refusal, a status, an error and a
+    callback.
+    """
+    limiter, seen = world.limiter(Concurrency(1), Rate(1, per=HOUR)), list[Waiting]()
+    holder = await limiter.acquire()
+
+    refusal, status = await limiter.atry_acquire(), await limiter.astatus()
+    with pytest.raises(MaxSleepExceededError) as late:
+        await limiter.acquire(max_sleep=1)
+    waiter = asyncio.create_task(limiter.acquire(on_wait=seen.append).__aenter__())
+    await waiting(limiter, 1)
+
+    assert isinstance(refusal, Refusal)
+    for its in (refusal, status, late.value, *seen):
+        assert its.retry_after == pytest.approx(HOUR, abs=world.slack or 0.01)
+    behind = await limiter.astatus()
+    assert behind.retry_after == pytest.approx(2 * HOUR, abs=world.slack or 0.01)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    holder.release()
+    await at_rest(limiter)
 
 
 @told

@@ -562,7 +562,11 @@ class Turn:
     def status(self, units: Units) -> Answer:
         gate = self.gate
         costs = gate.costs(units)
-        t = max(gate.next_at(), gate.estimate(costs)) if self.head() else gate.ready(costs)
+        head = self.head()  # the dead leave the queue first
+        estimate = gate.estimate(costs)
+        t = max(gate.next_at(), estimate) if head else gate.ready(costs)
+        if t >= NEVER and estimate > gate.t:
+            t = estimate
         return (
             "status",
             len(gate.queue),

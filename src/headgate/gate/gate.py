@@ -263,12 +263,13 @@ class Gate:
         return self.not_before > self.t
 
     def entry_at(self) -> int:
-        """When a caller that comes now, with the usual costs, could pass; NEVER: only a release can
-        say.
+        """When a caller that comes now, with the usual costs, could pass, if permits are free then.
+
+        NEVER: only a release can say.
         """
-        if not self.queue:
-            return self.ready(self.usual)
-        return max(self.estimate(self.usual), self.next_at())
+        estimate = self.estimate(self.usual)
+        t = max(estimate, self.next_at()) if self.queue else self.ready(self.usual)
+        return estimate if t >= NEVER and estimate > self.t else t
 
     def over(self) -> bool:
         """Whether more is held than a capacity allows, after a cut."""

@@ -42,11 +42,11 @@ class LimitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A limiter at one moment: its limits, how many wait, and `retry_after`, seconds until one that
-    comes now could go.
+    """A limiter at one moment: its limits, how many wait, and `retry_after`.
 
+    `retry_after` is the number of seconds until an acquire that comes now could pass, if permits
+    are free then. It is 0.0 when it could pass at once, and None when only a release can say.
     `paused` is for how many seconds more the limiter is paused; 0.0: it is not.
-    `retry_after` is 0.0 when it could go at once, and None when only a release can make room.
     """
 
     name: str

@@ -204,13 +204,15 @@ function verbs.update(former)
   answer('done', 1, 1)
 end
 
--- status asked: the number of waiters, when a request that comes now could pass, how long a pause
--- lasts, and the rest of each limit.
+-- status asked: the number of waiters, when a request that comes now could pass if permits are free
+-- then, how long a pause lasts, and the rest of each limit.
 function verbs.status(asked)
   end_run()
   local costs = RequestId.costs_of(asked)
   local head, costs_of_head = Queue.head()
-  local t = head and max(Gate.estimate(costs), Gate.ready(costs_of_head)) or Gate.ready(costs)
+  local estimate = Gate.estimate(costs)
+  local t = head and max(estimate, Gate.ready(costs_of_head)) or Gate.ready(costs)
+  if t >= NEVER and estimate > gate.t then t = estimate end
   out[#out + 1] = 'status ' .. Numbers.text(gate.queued) .. ' ' .. Numbers.text(t - gate.t) .. ' '
     .. Numbers.text(Gate.pause_left())
   for _, rule in ipairs(gate.rules) do out[#out + 1] = Numbers.text(rule:left(gate.t)) end
