@@ -26,8 +26,8 @@ FAR = 0.15  # seconds for each way to the server and back
 START = scaled(5.0)  # seconds for Python to start
 BOUND = scaled(shutdown.LONGEST) + portal.CLOSING + 1.0 + START  # 1.0: wait at a loop's end
 WHATS = ["update", "pause", "drain"]
-WHERES = ["main", "loop", "child"]
-SOME = [("update", "main")]
+WHERES = ["main", "loop", "child", "exit"]
+SOME = [("update", "main"), ("pause", "exit")]
 ALL = [*((what, where) for what in WHATS for where in WHERES), ("pause", "cancelled")]
 OTHERS = [case for case in ALL if case not in SOME]
 CASES = [*SOME, *(pytest.param(*case, marks=pytest.mark.proof) for case in OTHERS)]

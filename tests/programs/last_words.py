@@ -1,24 +1,26 @@
 """A process that says one thing to a limiter as the last of all, and ends.
 
 usage: last_words.py url name what where
-where: the main thread, a loop of asyncio.run, a task that asyncio.run cancels, or a child of a fork
-that multiprocessing starts
+where: the main thread, a loop of asyncio.run, a task that asyncio.run cancels, a child of a fork
+that multiprocessing starts, or a callback of atexit, registered before any use of a Redis store
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import multiprocessing
 import sys
 
 from headgate import Limiter, Rate
-from headgate.stores.redis.transport import shutdown
 from tests.machine import scaled
-
-shutdown.LONGEST = scaled(shutdown.LONGEST)
 
 
 def say(url: str, name: str, what: str) -> None:
+    # Imported here, because an import of it at the top would be a use of Redis stores.
+    from headgate.stores.redis.transport import shutdown
+
+    shutdown.LONGEST = scaled(shutdown.LONGEST)
     limiter = Limiter(name, Rate(100, per=10**6), store=url)
     if what == "update":
         limiter.update(Rate(50, per=10**6))
@@ -53,6 +55,8 @@ def main(url: str, name: str, what: str, where: str) -> None:
         child = multiprocessing.get_context("fork").Process(target=say, args=(url, name, what))
         child.start()
         child.join()
+    elif where == "exit":
+        atexit.register(say, url, name, what)
     else:
         say(url, name, what)
 

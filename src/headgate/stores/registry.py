@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 from typing import Any
 
 from headgate.interfaces import Store
@@ -58,6 +60,17 @@ def _found(where: StoreLike) -> Store:
             "pip install 'headgate[redis]' brings both."
         ) from missing
     return redis_store(where)
+
+
+def _end() -> None:
+    shutdown = sys.modules.get("headgate.stores.redis.transport.shutdown")
+    if shutdown is not None:
+        shutdown.end()
+
+
+# Python calls the callbacks of atexit in reverse order. The import of headgate registers this one,
+# so it comes after the program's own callbacks. They may be the first to use a Redis store.
+atexit.register(_end)
 
 
 def check_portable(call: str, where: StoreLike) -> None:

@@ -9,7 +9,6 @@ such a child runs no atexit callbacks.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import sys
 import threading
@@ -151,7 +150,8 @@ def report(unsent: Iterable[Unsent]) -> None:
             )
 
 
-def _end() -> None:
+def end() -> None:
+    """The end of the interpreter."""
     try:
         # A logging handler may call a limiter, and the delivery may log.
         flush()
@@ -168,4 +168,3 @@ def _forked() -> None:
 
 STARTED.append(watch_child)
 os.register_at_fork(after_in_child=_forked)
-atexit.register(_end)
