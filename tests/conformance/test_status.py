@@ -178,13 +178,16 @@ async def test_a_repr_shows_the_status_that_was_seen_last(world: World) -> None:
     In memory it is the present status.
     """
     limiter = world.limiter(Concurrency(2), Rate(10, per=HOUR))
-    if not world.in_memory:
+    if world.in_memory:
+        unknown = Limiter.attach(f"{world.name}-other", store=world.store)
+        assert repr(unknown).endswith(": no limits declared yet, 0 waiting>")
+    else:
         assert (
             "2 permits held at once for 30 s each and 1 requests every 360 s, at most 10 at once "
-            "(not asked yet)" in repr(limiter)
+            "(no status asked yet)" in repr(limiter)
         )
         other = f"{world.name}-other"
-        assert "limits that are in the store (not asked yet)" in repr(
+        assert "limits that are in the store (no status asked yet)" in repr(
             Limiter.attach(other, store=world.store)
         )
 

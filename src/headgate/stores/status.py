@@ -61,7 +61,7 @@ class Status:
             f"{limit.used} of {limit.capacity} {limit.unit} used ({limit.kind})"
             for limit in self.limits
         )
-        line = f"{limits}, {self.waiting} waiting"
+        line = f"{limits or 'no limits declared yet'}, {self.waiting} waiting"
         return f"{line}, paused for {self.paused:.3g} s" if self.paused else line
 
 

@@ -568,7 +568,7 @@ class RedisQueue:
     def describe(self) -> str:
         """The status as it was last seen, or the limits, without asking the server."""
         if self._last_status is None:
-            return f"{in_words(self.declared.program)} (not asked yet), on {self._store}"
+            return f"{in_words(self.declared.program)} (no status asked yet), on {self._store}"
         status, moment = self._last_status
         age = monotonic() - moment
         return f"{status.line()}{f' ({age:.0f} s ago)' if age >= 1 else ''}, on {self._store}"
