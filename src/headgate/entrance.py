@@ -22,6 +22,7 @@ from headgate.closed import Closed
 from headgate.declaring import Undeclared
 from headgate.gate.compile import Declaration
 from headgate.interfaces import Queue
+from headgate.keys import title
 from headgate.lease_watch import Lost
 from headgate.permit import Outcome, Permit
 from headgate.request import Request
@@ -61,6 +62,9 @@ class Entrance:
         """Refuse all acquires from now on. A second call does nothing."""
         if not isinstance(self._queue, Closed):
             self._queue = cast("Queue", Closed(self._queue))
+
+    def __repr__(self) -> str:
+        return f"<a block of {title(self._queue.name)}>"
 
     async def __aenter__(self) -> None:
         # In two steps, CPython 3.11 calls a function from a slot faster (benchmarks, rate-async).
@@ -142,7 +146,7 @@ class Exit:
 
 def made_from(entrance: Entrance) -> type[Any]:
     """The class that the user knows."""
-    return getattr(type(entrance), "made_from", type(entrance))
+    return getattr(type(entrance), "_made_from", type(entrance))
 
 
 class Made:
@@ -171,6 +175,6 @@ def with_blocks(kind: Any) -> type[Entrance]:
             block.enter(entrance)
 
     names: dict[str, Any] = {"__slots__": (), "__enter__": enter, "__exit__": Exit(kind.__exit__)}
-    names["made_from"] = kind
+    names["_made_from"] = kind
     names |= {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(kind.__name__, (Made, kind), names)

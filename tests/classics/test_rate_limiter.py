@@ -34,6 +34,7 @@ def test_a_rate_limiter_takes_a_rate_and_a_concurrency() -> None:
     limiter = RateLimiter(20, 5)
     assert (limiter.rate_limit, limiter.concurrency_limit) == (20, 5)
     assert "RateLimiter" in repr(limiter)
+    assert repr(limiter.throttle()) == "<a block of RateLimiter>"
 
 
 def test_a_rate_limiter_passes_a_burst_and_then_its_rate(in_time: Told) -> None:
