@@ -9,12 +9,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.loop import SECOND
 from tests.simulation.plan import Fault
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
 
 Held = tuple[str, int]  # a caller and the end of its lease
+HEARTBEAT = 3 * SECOND  # after that, a session that misses a notification asks by itself
 
 
 def keys_of(index: int) -> tuple[bytes, list[bytes]]:
@@ -64,4 +66,5 @@ class Restores:
                 "L5", f"{sorted(left)} are held of {key!r}, and their callers hold nothing"
             )
         elif held and not before:  # a grant may be on its way to its caller
-            fleet.world.after(fleet.slow(), partial(self._look, key, befallen, held))
+            heard = fleet.slow() + (HEARTBEAT if fleet.plan.deaf else 0)
+            fleet.world.after(heard, partial(self._look, key, befallen, held))
