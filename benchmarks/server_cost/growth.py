@@ -43,8 +43,8 @@ VERBS |= {
     "renew": "a renewal",
     "cancel": "a cancel in the middle",
     "status": "a status",
-    "quick": "an acquire granted at once",
 }
+AT_ONCE = "an acquire granted at once"
 FREE = "a release, and nobody waits"
 Times = dict[str, list[int]]
 
@@ -144,7 +144,7 @@ async def with_holders(url: str, size: int, cycles: int, server: Redis) -> Times
     for _ in range(cycles):
         await crowd.pass_through()
     times = kinds(server)
-    times[FREE] = times.pop(VERBS["release"])
+    times[AT_ONCE], times[FREE] = times.pop(VERBS["acquire"]), times.pop(VERBS["release"])
     await crowd.hold(1)
     await crowd.queue(1)
     return {**await timed(crowd, cycles, server), **times}
@@ -174,8 +174,6 @@ def asked(words: Sequence[bytes]) -> str:
     """The first request of a call: FCALL name numkeys key... limits session call declares waits
     horizon request...
     """
-    if words[1].endswith(b"_quick"):
-        return "quick"
     text = b" ".join(words[3 + int(words[2]) :]).decode()
     return next((verb for verb in VERBS if verb and f" {verb} " in f" {text} "), "")
 

@@ -162,7 +162,7 @@ async def test_the_log_of_the_server_shows_each_kind_of_call(own_server: Server)
         counted(waiters)
         >= {"a renewal": 3, "a cancel in the middle": 3, "a release that hands over": 3}.items()
     )
-    assert holders.keys() - waiters.keys() == {"an acquire granted at once", growth.FREE}
+    assert holders.keys() - waiters.keys() == {growth.AT_ONCE, growth.FREE}
 
 
 def counted(times: growth.Times) -> Any:

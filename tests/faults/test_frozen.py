@@ -185,18 +185,18 @@ async def test_the_fast_path_of_a_thread_asks_a_silent_server_once(name: str, pr
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_caller_refused_by_the_fast_path_has_an_error_in_time_from_a_silent_server(
+async def test_a_thread_refused_by_the_fast_path_has_an_error_in_time_from_a_silent_server(
     name: str, proxy: Proxy
 ) -> None:
     """L5, F36: given a permit that is taken, when the server never answers the call behind the fast
-    path, then the caller has an error after `max_sleep`. It leaves the queue.
+    path, then the thread has an error after `max_sleep`. It leaves the queue.
     """
     limiter, other = (
         Limiter(name, Concurrency(1), store=proxy.url),
         elsewhere(name, Concurrency(1), url=proxy.url),
     )
     for _ in range(2):
-        await (await limiter.acquire()).arelease()
+        await asyncio.to_thread(lambda: limiter.acquire_sync().release())
     holder = await other.acquire()
 
     def the_last(reply: bytes) -> bytes:
@@ -206,7 +206,7 @@ async def test_a_caller_refused_by_the_fast_path_has_an_error_in_time_from_a_sil
 
     proxy.replies.alter = the_last
     with pytest.raises(StoreError):
-        await soon(acquired(limiter, False, 0.05))
+        await soon(acquired(limiter, True, 0.05))
 
     proxy.requests.resume()
     assert await holder.arelease()

@@ -21,7 +21,6 @@ class Commit(NamedTuple):
     seq: int
     t: int
     key: str
-    quick: bool
     args: tuple[str, ...]
     reply: str
     unheard: tuple[str, ...] = ()  # the clients that received no notification of it

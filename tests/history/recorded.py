@@ -45,8 +45,7 @@ local function call(name)
     local reply = programs[name](its_keys, its_args)
     if reply then
       local now, unheard = redis.call('GET', '{NOW}'), redis.call('LRANGE', '{UNHEARD}', 0, -1)
-      local asked, rest = name == 'fast_acquire', table.concat(unheard, ' ')
-      local event = {{ now, its_keys[1], asked, words, reply, rest, run }}
+      local event = {{ now, its_keys[1], words, reply, table.concat(unheard, ' '), run }}
       redis.call('RPUSH', '{LIST}', cjson.encode(event))
     end
     return reply
@@ -84,11 +83,9 @@ def commits(server: Redis) -> History:
     history: History = []
     t = 0
     for seq, line in enumerate(server.lrange(LIST, 0, -1), 1):
-        now, key, quick, words, reply, unheard, run = json.loads(line)
+        now, key, words, reply, unheard, run = json.loads(line)
         t = int(now or t)
-        history.append(
-            Commit(seq, t, key, quick, tuple(words), reply, tuple(unheard.split()), int(run))
-        )
+        history.append(Commit(seq, t, key, tuple(words), reply, tuple(unheard.split()), int(run)))
     return history
 
 

@@ -97,16 +97,7 @@ class Name:
         )
 
     def _expected(self, call: Call, commit: Commit) -> Reply:
-        model = self.model
-        kept = (
-            model.outbox.pop(call.session, None) if commit.quick else None
-        )  # the fast call reads no notifications: they stay in the outbox
-        expected = model.call(
-            call, commit.t, quickly=commit.quick, unheard=commit.unheard, run=commit.run
-        )
-        if kept:
-            model.outbox[call.session] = kept
-        return expected
+        return self.model.call(call, commit.t, unheard=commit.unheard, run=commit.run)
 
     def _unlike_itself(self, commit: Commit, found: Reply) -> tuple[str, str] | None:
         """Checks that need no model: the receiver of the answer, its time and its fences."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from headgate.stores.redis.protocol import script
 from tests.history.events import Commit, Copied, History, Lost, Restored
 from tests.simulation.server import Call, Server
 
@@ -25,7 +24,6 @@ class Recorder:
         self._server = server
         self._commits = 0
         self._copies: dict[Hashable, int] = {}
-        self._quick = script.library().quick
         server.ran, server.keys.expired = self._ran, self._expired
 
     def _ran(self, call: Call) -> None:
@@ -39,11 +37,10 @@ class Recorder:
     def _note(self, call: Call) -> None:
         if isinstance(call.reply, bytes):  # otherwise the server did nothing
             self._commits += 1
-            quick = call.name in (self._quick.function, self._quick.digest)
             now = self._server.keys.microseconds()
             key, reply = call.keys[0].decode(), call.reply.decode()
             self.history.append(
-                Commit(self._commits, now, key, quick, call.args, reply, call.unheard, call.run)
+                Commit(self._commits, now, key, call.args, reply, call.unheard, call.run)
             )
 
     def lost(self, key: bytes) -> None:

@@ -50,9 +50,8 @@ SENT: list[Request] = [
 ]
 
 
-def heard(call: Call, quick: bool = False) -> Call:
-    words = call.quick_words() if quick else call.words()
-    return call_of(Commit(1, 0, "key", quick, tuple(words), ""))
+def heard(call: Call) -> Call:
+    return call_of(Commit(1, 0, "key", tuple(call.words()), ""))
 
 
 def test_every_verb_of_the_script_can_be_read() -> None:
@@ -78,10 +77,3 @@ def test_a_call_is_read_back_unchanged(request_sent: Request) -> None:
         reserve_ahead=50_000,
     )
     assert heard(call) == call
-
-
-def test_a_call_of_the_fast_script_is_read_back_unchanged() -> None:
-    call = Call(
-        "slots permits 5 30000000", "session.1", 3, (Acquire(7, 1, "requests=2"),), declares=0
-    )
-    assert heard(call, quick=True) == call

@@ -31,9 +31,6 @@ from tests.twins.wire import (
 
 def call_of(commit: Commit) -> Call:
     program, session, number, *rest = commit.args
-    if commit.quick:
-        asker, asked = rest[:2]
-        return Call(program, session, int(number), (Acquire(int(asker), 1, asked),), declares=0)
     declares, heard, stands, horizon, *words = rest
     asked, its = tuple(requests(iter(words))), int(stands)
     return Call(

@@ -22,7 +22,6 @@ from headgate.gate.sliding_window import SlidingWindowRule
 from headgate.gate.token_bucket import TokenBucketRule
 from headgate.request import units_of
 from headgate.stores.redis.protocol.replies import Answer, read_answers, read_outbox
-from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.session.loop_session import LoopSession
 from tests.simulation.loop import SECOND, ProcessLoop, World
 
@@ -757,11 +756,8 @@ def members_in(its: SortedSet) -> Members:
 
 
 def requests_of(call: Call) -> Iterator[Request]:
-    """The requests of a call, with their words; a quick one is an acquire that can pass."""
+    """The requests of a call, with their words."""
     words = list(call.args)
-    if is_quick(call):
-        yield "acquire", [words[3], "1", "-1", "-1", words[4]]
-        return
     at = 7
     while at < len(words):
         count = WORDS[words[at]]
@@ -772,10 +768,6 @@ def requests_of(call: Call) -> Iterator[Request]:
 def rejoined(words: list[str]) -> str:
     """The caller that a rejoin names."""
     return f"{words[0]}:{words[1]}:{words[4]}"
-
-
-def is_quick(call: Call) -> bool:
-    return call.name in (library().quick.function, library().quick.digest)
 
 
 def who_of(caller: str) -> Who:

@@ -43,7 +43,7 @@ def test_two_names_whose_numbers_are_equal_keep_their_own_limits(wire: Wire) -> 
     for limits, name in names.items():
         for number in range(2, 14):
             call = Call(limits, f"{wire.token}-1.1", number, (Acquire(number),), declares=0)
-            through[limits] += name.call_quickly(call, NOON + 4_000_000) is not None
+            through[limits] += name.call_fast(call, NOON + 4_000_000) is not None
 
     assert through == {FAST: 4, SLOW: 2}
     for name in names.values():

@@ -15,9 +15,6 @@ from typing import Any, NamedTuple
 
 import redis
 
-from headgate.gate.compile import Declaration
-from headgate.gate.compile import parsed as rule_of
-from headgate.request import units_of
 from headgate.stores.redis.protocol.script import Library, Script, composed, sources
 
 HOUR_HAND = "twins:clock"  # the key that tells the time
@@ -282,17 +279,9 @@ class Call:
         words = (word for request in self.requests for word in request.words.split(" "))
         return [*self.header(), *map(str, flags), *words]
 
-    def quick_words(self) -> list[str]:
-        """The same for the quick script, which knows one acquire and gets its costs."""
-        (request,) = self.requests
-        assert isinstance(request, Acquire)
-        declared = Declaration([rule_of(text) for text in self.program.split(";")])
-        costs = declared.costs(units_of(request.asked))
-        return [*self.header(), str(request.first), request.asked, *map(str, costs)]
-
     @property
-    def may_be_quick(self) -> bool:
-        """Whether a client may try the quick script first."""
+    def is_lone_acquire(self) -> bool:
+        """Whether the fast path may carry it out."""
         single = (
             len(self.requests) == 1
             and isinstance(self.requests[0], Acquire)
@@ -433,7 +422,7 @@ def follows(run: Answer, answer: Answer) -> bool:
 def load(client: redis.Redis) -> None:
     """Give the server headgate's Lua in both of its forms, with a clock that obeys."""
     client.function_load(LUA.text, replace=True)
-    for script in (LUA.whole, LUA.quick):
+    for script in (LUA.whole, LUA.fast):
         client.script_load(script.text)
 
 
@@ -462,15 +451,15 @@ class Wire:
         )
         return parsed(self.send(form, call.words(), now).decode(), call.program.count(";") + 1)
 
-    def call_quickly(self, call: Call, now: int) -> Reply | None:
-        """The reply of the quick script: the same, or nothing."""
-        text = self.send(LUA.quick, call.quick_words(), now)
+    def call_fast(self, call: Call, now: int) -> Reply | None:
+        """The reply of the fast script: the same, or nothing."""
+        text = self.send(LUA.fast, call.words(), now)
         return None if text is None else parsed(text.decode(), call.program.count(";") + 1)
 
     def send(self, script: Script, words: list[str], now: int) -> Any:
         """The raw reply to raw arguments."""
-        declares = script is not LUA.quick and words[3] != "0"
-        keys = [*self.keys, self.log] if declares or "window " in words[0] else self.keys
+        logs = words[3] != "0" or "window " in words[0]
+        keys = [*self.keys, self.log] if logs else self.keys
         name = ("FCALL", script.function) if self.functions else ("EVALSHA", script.digest)
         pipeline = self.client.pipeline(transaction=False)
         pipeline.set(HOUR_HAND, now)

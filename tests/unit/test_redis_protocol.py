@@ -12,12 +12,11 @@ import pytest
 from headgate.errors import StoreError
 from headgate.gate.compile import Declaration, rules_of
 from headgate.gate.gate import Grant
-from headgate.limits import Concurrency, Window
+from headgate.limits import Concurrency
 from headgate.permit import Permit
 from headgate.request import Request
 from headgate.stores.redis.protocol.calls import (
-    QuickCall,
-    WholeCall,
+    Command,
     choose_statement,
     keys_of,
     without_claim,
@@ -50,23 +49,21 @@ from headgate.stores.redis.protocol.operations import (
 from headgate.stores.redis.protocol.replies import (
     Answer,
     Done,
+    GrantedAtOnce,
     Lapsed,
     Notification,
-    NotQuick,
     Outbox,
     OutboxGrant,
     Overruled,
-    QuickGrant,
     StatusAnswer,
     Unknown,
     has_begun,
+    parse_grant,
     parse_notification,
-    parse_quick,
     parse_reply,
 )
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.session.acquires import PendingAcquire
-from headgate.stores.redis.transport.connection import packed
 
 SLOTS = Declaration(rules_of([Concurrency(1)]))
 NEVER, NOW, LONG_AGO = float("inf"), 100.0, 0.0
@@ -222,10 +219,10 @@ def test_the_statement_of_a_call_about_its_limits_follows_from_its_requests(
     assert choose_statement(declares, asks, operations) == statement
 
 
-def whole(waits: bool, notified: bool) -> WholeCall:
+def whole(waits: bool, notified: bool) -> Command:
     keys = keys_of("headgate:{n}", SLOTS)
     at = keys, "slots permits 1 30000000", "s.1", 4, DECLARED, "3 ok 77"
-    return WholeCall(library().whole, *at, waits, notified, ("status", "-"))
+    return Command(library().whole, *at, waits, notified, ("status", "-"))
 
 
 @pytest.mark.parametrize(
@@ -243,15 +240,7 @@ def test_a_whole_call_is_written_as_the_wire_format_says(
     assert text(without_claim(call).words) == f"{beginning} {waits} 50000 status -"
 
 
-def test_the_bytes_of_a_quick_call_are_those_of_the_wire_format() -> None:
-    windows = Declaration(rules_of([Window(1, per=1)]))
-    call = QuickCall(keys_of("k", windows), "limits", "s.1", 4, (9, "-", 1))
-    assert without_claim(call) == call
-    assert packed(*call.words) == packed(3, "k", "k:who", "k:log", "limits", "s.1", 4, 9, "-", 1)
-
-
-REPLIES: list[tuple[str | None, Any]] = [
-    (None, NotQuick()),
+REPLIES: list[tuple[str, Any]] = [
     ("s.1 4 late", Lapsed()),
     ("s.1 4 lapsed", Lapsed()),
     ("s.1 4 unknown", Unknown()),
@@ -286,10 +275,9 @@ REPLIES: list[tuple[str | None, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("reply", "found"), REPLIES, ids=[f"{reply}" for reply, _ in REPLIES])
-def test_each_reply_is_read_as_its_type(reply: str | None, found: Any) -> None:
-    raw = None if reply is None else reply.encode()
-    assert parse_reply(raw, "s.1", 4, "slots permits 1 5") == found
+@pytest.mark.parametrize(("reply", "found"), REPLIES, ids=[reply for reply, _ in REPLIES])
+def test_each_reply_is_read_as_its_type(reply: str, found: Any) -> None:
+    assert parse_reply(reply.encode(), "s.1", 4, "slots permits 1 5") == found
 
 
 @pytest.mark.parametrize("reply", ["s.2 4 unknown", "s.1 5 ok 50 -1 0 |"])
@@ -298,17 +286,20 @@ def test_the_reply_to_another_call_is_an_error(reply: str) -> None:
         parse_reply(reply.encode(), "s.1", 4, "")
 
 
-def test_the_fast_parser_reads_a_quick_reply_as_the_typed_one_does() -> None:
+def test_the_fast_parser_reads_the_grant_of_a_lone_acquire_as_the_typed_one_does() -> None:
     reply = b"s.1 4 ok 50 -1 0 grant 1 3 4 |"
     typed = parse_reply(reply, "s.1", 4, "slots permits 1 5")
     assert isinstance(typed, Done)
     [answer] = cast("list[Answer]", typed.answers)
-    assert parse_quick(reply) == QuickGrant("s.1", 4, typed.now, Grant(answer.number, answer.fence))
+    grant = Grant(answer.number, answer.fence)
+    assert parse_grant(reply) == GrantedAtOnce("s.1", 4, typed.now, grant)
 
 
-@pytest.mark.parametrize("reply", [b"s.1 4 unknown", b"s.1 4 ok 50 -1 0 wait 1 3 4 |"])
-def test_the_fast_parser_leaves_other_replies_to_the_typed_one(reply: bytes) -> None:
-    assert parse_quick(reply) is None
+@pytest.mark.parametrize(
+    "reply", ["unknown", "ok 50 -1 0 wait 1 3 4 |", "ok 50 -1 0 grant 1 3 4 | !7"]
+)
+def test_the_fast_parser_leaves_other_replies_to_the_typed_one(reply: str) -> None:
+    assert parse_grant(f"s.1 4 {reply}".encode()) is None
 
 
 def test_a_notification_is_read_as_its_type() -> None:

@@ -194,7 +194,7 @@ class FallbackQueue:
         if self._away():
             return unfenced(self._without(request, None).acquire_sync(request), start)
         try:
-            permit = self._queue.acquire_quickly(request)
+            permit = self._queue.acquire_at_once(request)
         except StoreError as error:
             queue = self._without(request, error.with_traceback(None))
             return unfenced(queue.acquire_sync(rest_of(request, start)), start)

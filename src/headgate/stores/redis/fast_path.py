@@ -3,7 +3,7 @@
 It does not go through the portal's loop. There is one blocking connection for each process and
 server, used by one thread at a time. A thread that finds it in use goes through the portal. So does
 every acquire that has to wait. So does an acquire whose server is not known or has changed. Only
-the quick script travels here, so no acquire is ever left behind in the queue.
+the fast script travels here, so no acquire is ever left behind in the queue.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from hiredis import HiredisError, Reader
 
 from headgate.forks import forked
-from headgate.stores.redis.protocol.calls import QuickCall, keys_of
-from headgate.stores.redis.protocol.operations import Caller
-from headgate.stores.redis.protocol.replies import parse_quick
+from headgate.stores.redis.protocol.calls import Command, keys_of
+from headgate.stores.redis.protocol.operations import KNOWN, Caller
+from headgate.stores.redis.protocol.replies import parse_grant
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE, packed
 from headgate.threads import CHECK, begin, runs
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.topology import Topology
 
 # Errors of sockets and replies are raised in these modules.
-OURS = (__name__, "socket", "ssl", parse_quick.__module__)
+OURS = (__name__, "socket", "ssl", parse_grant.__module__)
 
 
 class Passed(NamedTuple):
@@ -64,7 +64,7 @@ class Asking(Protocol):
     def key(self) -> str: ...
     @property
     def limits(self) -> LimitSync: ...
-    def make_quick_permit(
+    def make_permit_at_once(
         self, request: Request, found: Passed, waited: float, home: FastPath
     ) -> Permit: ...
     def cancel_uncertain(self, caller: Caller) -> None: ...
@@ -122,16 +122,18 @@ class FastPath:
         caller = Caller(self.id, self._calls, request.text)
         declared, permit = queue.limits.declared, None
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
-        keys = keys_of(queue.key, declared)
-        asked = (self._calls, request.text, *declared.costs(request.units))
-        words = QuickCall(keys, declared.program, self.id, self._calls, asked).words
+        asked = "acquire", self._calls, 1, -1, -1, request.text
+        command = Command(
+            *(library().fast, keys_of(queue.key, declared), declared.program, self.id, self._calls),
+            *(KNOWN, 0, False, False, asked),
+        )
         try:
-            reply = self._exchange_surely(server, words, timeout)
+            reply = self._exchange_surely(server, command.words, timeout)
             if str(reply).startswith("READONLY"):
                 self._close(server)  # the host name may lead to another server now
-            found = read_quick_reply(reply, caller, believed, declared.lease)
+            found = read_reply(reply, caller, believed, declared.lease)
             if found is not None and not self._of_parent:
-                permit = queue.make_quick_permit(request, found, monotonic() - start, self)
+                permit = queue.make_permit_at_once(request, found, monotonic() - start, self)
             return permit
         except BaseException as lost:
             if permit is not None:
@@ -162,8 +164,8 @@ class FastPath:
             return self._exchange(server, words, timeout)
 
     def _exchange(self, server: Endpoint, words: tuple[Any, ...], timeout: float) -> Any:
-        quick = library().quick
-        name = ("FCALL", quick.function) if self._topology.functions else ("EVALSHA", quick.digest)
+        fast = library().fast
+        name = ("FCALL", fast.function) if self._topology.functions else ("EVALSHA", fast.digest)
         return self._connections[server].exchange(packed(*name, *words), timeout)
 
     def _open(self, server: Endpoint, timeout: float) -> bool:
@@ -243,15 +245,13 @@ def is_ours(error: BaseException) -> bool:
     return isinstance(error, (OSError, HiredisError, ValueError)) and raised_in in OURS
 
 
-def read_quick_reply(
-    reply: Any, caller: Caller, believed: float | None, lease: int
-) -> Passed | None:
-    """The grant of the quick script, if there is one.
+def read_reply(reply: Any, caller: Caller, believed: float | None, lease: int) -> Passed | None:
+    """The grant of the fast script, if there is one.
 
     The script may also have granted nothing, or not known the limits.
     """
     # For a reply that is an error, the portal raises the right exception.
-    found = parse_quick(reply) if isinstance(reply, bytes) else None
+    found = parse_grant(reply) if isinstance(reply, bytes) else None
     if found is None or (found.session_id, found.number) != caller[:2]:
         return None
     return Passed(found.grant, caller, believed, lease)

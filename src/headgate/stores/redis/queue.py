@@ -339,10 +339,10 @@ class RedisQueue:
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
-        permit = self.acquire_quickly(request)
+        permit = self.acquire_at_once(request)
         return self.acquire_by_portal(request, self.acquire) if permit is None else permit
 
-    def acquire_quickly(self, request: Request) -> Permit | None:
+    def acquire_at_once(self, request: Request) -> Permit | None:
         """A permit from this thread's own connection, if the acquire can pass this instant.
 
         Raises StoreError if `max_sleep` was spent on a silent server, and in headgate's own thread.
@@ -409,7 +409,7 @@ class RedisQueue:
             self._warned = True
             warn_of_blocking(self.name)
 
-    def make_quick_permit(
+    def make_permit_at_once(
         self, request: Request, found: Passed, waited: float, home: FastPath
     ) -> Permit:
         """Make the permit of a grant that came over the fast path."""

@@ -1,69 +1,69 @@
--- The fast path: one acquire that can pass at once, with an empty queue. It replies as main.lua
--- would, or nil. Nil means that it did nothing, and that the client makes the whole call.
---
--- KEYS  1 HASH, 2 MEMBERS, 3 LOG: only if a limit may be a window (prelude.lua)
--- ARGV  1 program     the limits as text
---       2 session     its name
---       3 call        the number of this call
---       4 number      of the request
---       5 asked       its units: "-" or "requests=3,tokens=900"
---       6... costs    its cost for each rule
+-- The fast path: a call with one acquire that can pass at once, of a known limit and of a session
+-- without waiters. It replies as main.lua would, or nil. Nil means that it did nothing. KEYS and
+-- ARGV are those of main.lua.
 
 FastAcquire = {}
 
-local COSTS = 5 -- the costs follow this argument
+local SIZE = 13 -- of ARGV: the words of the call, and "acquire first count max_sleep max_waiters asked"
 
--- Whether all rules have the cost of the request, at `now`.
-local function is_ready(now)
+local function fits(its_args)
+  return #its_args == SIZE and its_args[8] == 'acquire' and its_args[10] == '1'
+    and its_args[4] == KNOWN and (its_args[6] == '0' or its_args[6] == '2')
+end
+
+-- Whether all rules have the costs of the request, at `now`.
+local function is_ready(costs, now)
   if gate.queued > 0 or gate.not_before > now then return false end
   if gate.next_expiry > 0 and gate.next_expiry <= now then return false end
   local rules = gate.rules
   for i = 1, #rules do
-    local rule, cost = rules[i], tonumber(args[COSTS + i])
+    local rule, cost = rules[i], costs[i]
     if cost > rule.capacity or (cost > 0 and rule:ready(cost, now) ~= now) then return false end
   end
   return true
 end
 
-local function take(now, number, asked)
+local function take(costs, now, id)
   local rules = gate.rules
   for i = 1, #rules do
-    local rule, cost = rules[i], tonumber(args[COSTS + i])
-    if cost > 0 then rule:take(cost, now, now) end
+    if costs[i] > 0 then rules[i]:take(costs[i], now, now) end
   end
   gate.t, gate.not_before, gate.fence = now, now, max(gate.fence + 1, now)
   local lease = rules.lease
   if lease then
     Holders.reset()
-    Holders.add({ SESSION .. ':' .. number .. ':' .. asked }, now, lease)
+    Holders.add({ id }, now, lease)
     Holders.write()
   end
 end
 
 function FastAcquire.run(its_keys, its_args)
-  local program, session, call, number, asked = unpack(its_args, 1, COSTS)
+  if not fits(its_args) then return nil end
+  local program, session, call, _, received, flags = unpack(its_args, 1, 6)
+  local number, asked = Numbers.parse(its_args[9]), its_args[SIZE]
   begin(its_keys, its_args, program, session, call)
   local reply_field = 'r' .. session
   local stored = redis.call('HMGET', HASH, 'limits', 'state', reply_field)
-  local former, alive_until, last = ReplyCache.recall(stored[3])
+  local record = stored[3]
+  local former, alive_until = ReplyCache.recall(record)
   if former then return former end
-  if ReplyCache.skips_a_call(last) then return nil end
+  if received ~= '0' and not ReplyCache.was_received(record, received) then return nil end
   if stored[1] ~= program or not stored[2] then return nil end
   if not State.load(program, stored[2]) then return nil end
   server_time = clock()
-  local now = max(server_time, gate.t)
-  if not is_ready(now) then
+  local now, costs = max(server_time, gate.t), RequestId.costs_of(asked)
+  if not is_ready(costs, now) then
     -- `State.load` took the state out. Nothing changed, so it is put back.
     State.remember(stored[2])
     return nil
   end
-  take(now, number, asked)
+  take(costs, now, session .. ':' .. Numbers.text(number) .. ':' .. asked)
   alive_until = Sessions.stay_alive(alive_until)
   local extended = Expiry.extend()
   local reply = session .. ' ' .. call .. ' ok ' .. Numbers.text(now) .. ' -1 0 grant 1 0 '
     .. Numbers.text(gate.fence - now) .. ' |'
   redis.call('HSET', HASH, 'state', State.save(), reply_field,
-    ReplyCache.pack(alive_until, CALL, 0, reply))
+    ReplyCache.pack(alive_until, CALL, flags == '2' and now or 0, reply))
   Expiry.write(extended)
   return reply
 end

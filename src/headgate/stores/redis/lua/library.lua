@@ -12,8 +12,8 @@ local function call(name)
   end
 end
 
-redis.register_function(NAME, call('main'))
+redis.register_function(NAME, call('whole'))
 redis.register_function({
-  function_name = NAME .. '_back', callback = call('main'), flags = { 'allow-oom' },
+  function_name = NAME .. '_back', callback = call('whole'), flags = { 'allow-oom' },
 })
-redis.register_function(NAME .. '_quick', call('fast_acquire'))
+redis.register_function(NAME .. '_fast', call('fast'))

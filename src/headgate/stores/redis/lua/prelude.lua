@@ -30,8 +30,7 @@
 --   keys_end                    until when the keys live
 --   offered                     no process has declared the limits
 --
--- Two programs call this Lua: main.lua and fast_acquire.lua. Each names its KEYS and ARGV at its
--- top.
+-- Each call tries fast_acquire.lua first, and then main.lua, which names KEYS and ARGV at its top.
 --
 -- Allocation dominates the cost of a call. A small table costs as much as 20 additions, and a
 -- number that becomes text as much as 40 (python -m benchmarks.server_cost). So a table is made
@@ -50,8 +49,8 @@ local UNHEARD = 4000000 -- a session that receives no notification lives so long
 -- HOLD: the time before another client can declare replaced limits again. FORMER: the number of
 -- declarations that are remembered.
 local HOLD, FORMER, DAY = 60000000, 8, 86400000000
--- the limits of this call hold; they hold against any declaration
-local DECLARED, UPDATED = '1', '2'
+-- The limits of this call: the store knows them; they hold; they hold against any declaration.
+local KNOWN, DECLARED, UPDATED = '0', '1', '2'
 local ASKED, OFFERED = '3', '4' -- a look creates no name; any declaration replaces an offer
 local REMEMBERED = 100 -- how many declarations and states are kept in memory between calls
 

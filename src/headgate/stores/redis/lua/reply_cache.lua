@@ -36,12 +36,12 @@ function ReplyCache.unpack(record)
   return alive_until, number, run == RUN and notified_at or 0, at
 end
 
--- Returns the reply, if this call was made before or comes too late. Otherwise returns nil, until
--- when the session is alive, and the number of its last call.
+-- Returns the reply, if this call was made before or comes too late. Otherwise returns nil, and until
+-- when the session is alive.
 function ReplyCache.recall(record)
   if not record then return nil, 0 end
   local alive_until, last, _, at = ReplyCache.unpack(record)
-  if CALL > last then return nil, alive_until, last end
+  if CALL > last then return nil, alive_until end
   return CALL == last and string.sub(record, at) or ReplyCache.reply('late')
 end
 
@@ -51,10 +51,4 @@ end
 function ReplyCache.was_received(record, beginning)
   local reply = SESSION .. ' ' .. beginning .. ' '
   return record and string.find(record, reply, REPLY, true) == REPLY
-end
-
--- Whether this call is not the next one of its session: the state is an older one, or a call was
--- refused. The calls of a thread's session (".0") go to many names.
-function ReplyCache.skips_a_call(last)
-  return last and CALL > last + 1 and string.sub(SESSION, -2) ~= '.0'
 end

@@ -19,7 +19,6 @@ from headgate.stores.redis.protocol.operations import (
     GivingBack,
     Operation,
 )
-from headgate.stores.redis.protocol.script import library
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
@@ -39,36 +38,8 @@ class Acquire(Protocol):
     def request(self) -> Request: ...
 
 
-class QuickCall(NamedTuple):
-    """One acquire that can pass at once. Otherwise the script does nothing."""
-
-    keys: tuple[str, ...]
-    program: str
-    session_id: str
-    number: int
-    request: tuple[Any, ...]  # its number, its text and its costs
-
-    @property
-    def script(self) -> Script:
-        return library().quick
-
-    @property
-    def how(self) -> int:
-        return KNOWN
-
-    @property
-    def for_others(self) -> bool:
-        return False
-
-    @property
-    def words(self) -> tuple[Any, ...]:
-        """The arguments, as the script reads them. This is the hot path."""
-        keys, program, session_id, number, request = self
-        return (len(keys), *keys, program, session_id, number, *request)
-
-
-class WholeCall(NamedTuple):
-    """Any operations and acquires."""
+class Command(NamedTuple):
+    """One call: any operations and acquires."""
 
     script: Script
     keys: tuple[str, ...]
@@ -92,9 +63,6 @@ class WholeCall(NamedTuple):
         )
 
 
-Command = QuickCall | WholeCall
-
-
 def keys_of(key: str, declared: Declaration, how: int = KNOWN) -> tuple[str, ...]:
     """The keys that the script works on. All share one hash tag.
 
@@ -110,7 +78,7 @@ def keys_with(key: str, log: bool) -> tuple[str, ...]:
 
 def without_claim(command: Command) -> Command:
     """The same command for another server, which does not notify the session."""
-    return command._replace(notified=False) if isinstance(command, WholeCall) else command
+    return command._replace(notified=False)
 
 
 def choose_statement(declares: int, asks: bool, operations: Sequence[Operation]) -> int:

@@ -82,8 +82,8 @@ class Done(NamedTuple):
     outbox: Outbox
 
 
-class QuickGrant(NamedTuple):
-    """The acquire of a quick call was granted at `now`."""
+class GrantedAtOnce(NamedTuple):
+    """The one acquire of a call was granted at `now`, and there is no other news."""
 
     session_id: str
     number: int
@@ -110,11 +110,7 @@ class Unknown(NamedTuple):
     """Nothing was done: no process has declared limits of the name."""
 
 
-class NotQuick(NamedTuple):
-    """Nothing was done: a quick call cannot carry out this acquire."""
-
-
-Reply = Done | QuickGrant | Overruled | Lapsed | Unknown | NotQuick
+Reply = Done | GrantedAtOnce | Overruled | Lapsed | Unknown
 # The answer to each operation if no process has declared limits of the name.
 UNKNOWN = Answer("unknown", 0, 0)
 NO_NEWS = Outbox([], None)
@@ -124,10 +120,8 @@ class OtherReplyError(StoreError):
     """It is the reply to another call, so nothing is known of this one."""
 
 
-def parse_reply(reply: bytes | None, session_id: str, number: int, program: str) -> Reply:
+def parse_reply(reply: bytes, session_id: str, number: int, program: str) -> Reply:
     """Read the reply to the call `number` of a session, which named the limits `program`."""
-    if reply is None:
-        return NotQuick()
     its_session, its_number, verdict, *words = reply.decode().split(" ")
     if (its_session, int(its_number)) != (session_id, number):
         raise OtherReplyError("it gave the reply to another call")
@@ -147,17 +141,17 @@ def parse_done(words: list[str], program: str) -> Done:
     return Done(now, int(words[1]) if words[2] == "1" else None, answers, read_outbox(rest, now))
 
 
-def parse_quick(reply: bytes) -> QuickGrant | None:
-    """Read the reply to a quick call: "session number ok now -1 0 grant 1 0 fence |".
+def parse_grant(reply: bytes) -> GrantedAtOnce | None:
+    """Read the reply to a call with one acquire: "session number ok now -1 0 grant 1 0 fence |".
 
-    None: it is no such reply. This is the hot path.
+    None: it is another reply. This is the hot path.
     """
     words = reply.decode().split(" ")
-    if len(words) < 10 or words[2] != "ok" or words[6] != "grant":
+    if len(words) != 11 or words[2] != "ok" or words[6] != "grant":
         return None
     now = int(words[3])
     grant = Grant(now + int(words[8]), now + int(words[9]))
-    return QuickGrant(words[0], int(words[1]), now, grant)
+    return GrantedAtOnce(words[0], int(words[1]), now, grant)
 
 
 def parse_notification(notification: str) -> Notification:

@@ -20,20 +20,8 @@ KINDS = {  # the file of each kind of limit, by the word for it in a declaration
     "slots": "concurrency",
 }
 LUA = "stores/redis/lua"
-# the parts that fast_acquire.lua needs: a server without functions makes it anew for each call
-QUICK = (
-    "numbers",
-    "membership",
-    "window_log",
-    "limits",
-    "state",
-    "reply_cache",
-    "expiry",
-    "holders",
-    "sessions",
-    "fast_acquire",
-)
-WHOLE = (  # each part calls only those before it
+# The parts that fast_acquire.lua needs, and the rest. Each part calls only those before it.
+FAST = (
     "numbers",
     "membership",
     "window_log",
@@ -45,6 +33,9 @@ WHOLE = (  # each part calls only those before it
     "expiry",
     "holders",
     "sessions",
+    "fast_acquire",
+)
+REST = (
     "outbox",
     "queue",
     "repair",
@@ -53,7 +44,7 @@ WHOLE = (  # each part calls only those before it
     "operations",
     "main",
 )
-PARTS = ("clock", "prelude", *KINDS.values(), *WHOLE, "fast_acquire", "library")
+PARTS = ("clock", "prelude", *KINDS.values(), *FAST, *REST, "library")
 
 
 def sources() -> dict[str, str]:
@@ -82,33 +73,41 @@ class Library:
     """All of headgate's Lua.
 
     `whole` carries out any call. `back` is the same for calls without acquires. Most of them give
-    something back, so a server that is out of memory must not refuse them. `quick` is one acquire
+    something back, so a server that is out of memory must not refuse them. `fast` is one acquire
     that can pass at once; otherwise it does nothing.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        text = composed(sources, (*WHOLE, "fast_acquire"))
-        name = f"headgate_{digest_of(text)}"
-        programs = "{ main = Main.run, fast_acquire = FastAcquire.run }"
-        made = f"local function made()\n{text}\nReplyCache.begin_run()\nreturn {programs}\nend"
+        fast, rest = composed(sources, FAST), made(sources, REST)
+        name = f"headgate_{digest_of(fast + rest)}"
         self.text = (
-            f"#!lua name={name}\nlocal NAME = '{name}'\n{made}\n{sources['library']}".encode()
-        )
-        self.whole = script(name, composed(sources, WHOLE), "Main")
+            f"#!lua name={name}\nlocal NAME = '{name}'\nlocal function made()\n{fast}{rest}"
+            "ReplyCache.begin_run()\n"
+            "local function whole(keys, args)\n"
+            "return FastAcquire.run(keys, args) or Main.run(keys, args)\nend\n"
+            f"return {{ whole = whole, fast = FastAcquire.run }}\nend\n{sources['library']}"
+        ).encode()
+        # A script makes the rest only for a call that the fast path does not carry out.
+        at_once = "local reply = FastAcquire.run(KEYS, ARGV)\n"
+        whole = f"{fast}{at_once}if reply then return reply end\n{rest}return Main.run(KEYS, ARGV)"
+        self.whole = script(name, whole)
         self.back = self.whole._replace(function=f"{name}_back")
-        self.quick = script(f"{name}_quick", composed(sources, QUICK), "FastAcquire")
+        self.fast = script(f"{name}_fast", f"{fast}{at_once}return reply")
 
 
 def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
-    """The parts one after another. The rules of a kind are made when a limiter needs them."""
-    text = [sources["clock"], sources["prelude"]]
-    text += [f"Kinds.{kind} = function()\n{sources[file]}\nend" for kind, file in KINDS.items()]
-    text += [f"do\n{sources[part]}\nend" for part in parts]
-    return "\n".join(text)
+    """The beginning of a program, and `parts`. The rules of a kind are made when a limiter needs
+    them.
+    """
+    kinds = [f"Kinds.{kind} = function()\n{sources[file]}\nend" for kind, file in KINDS.items()]
+    return "\n".join([sources["clock"], sources["prelude"], *kinds, made(sources, parts)])
 
 
-def script(function: str, text: str, program: str) -> Script:
-    text = f"{text}\nreturn {program}.run(KEYS, ARGV)"
+def made(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
+    return "".join(f"do\n{sources[part]}\nend\n" for part in parts)
+
+
+def script(function: str, text: str) -> Script:
     return Script(function, text.encode(), digest_of(text))
 
 

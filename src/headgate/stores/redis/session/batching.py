@@ -14,7 +14,7 @@ class Batching:
     """The last calls of a session show whether the next one is likely to carry one request."""
 
     def __init__(self) -> None:
-        # The last acquires were granted at once, and no caller waits: the next call may be quick.
+        # The last acquires were granted at once, and no caller waits.
         self.uncontended = False
         # The last call carried one request, so the next call does not wait for a second one.
         self._one_request = False

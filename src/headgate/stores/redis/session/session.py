@@ -19,26 +19,23 @@ from headgate.errors import StoreError
 from headgate.stores.redis.protocol.calls import (
     HORIZON,
     Command,
-    QuickCall,
-    WholeCall,
     keys_of,
     write_requests,
 )
-from headgate.stores.redis.protocol.operations import KNOWN, Leave, Operation, Rejoin, Renew
+from headgate.stores.redis.protocol.operations import Leave, Operation, Rejoin, Renew
 from headgate.stores.redis.protocol.replies import (
     UNKNOWN,
     Answer,
     Done,
+    GrantedAtOnce,
     Lapsed,
     Notification,
-    NotQuick,
     OtherReplyError,
     Overruled,
-    QuickGrant,
     Unknown,
     has_begun,
+    parse_grant,
     parse_notification,
-    parse_quick,
     parse_reply,
 )
 from headgate.stores.redis.protocol.script import library
@@ -156,12 +153,19 @@ class Session:
         acquires, operations = self._load()
         asks = bool(acquires or self.traffic.waiting)
         declared, how = self.limits.limits_for_call(asks, operations)
+        alone = (
+            self.batching.uncontended
+            and len(acquires) == 1
+            and not (operations or self.traffic.waiting or how or self.recovery.doubts)
+        )
         command = self._write(acquires, operations, declared, how, notified, now)
         ahead, outbox_grants = self.handoff.count_ahead(), self.handoff.outbox_grants
         for pending in acquires:
             pending.session_id, pending.last = self.numbering.session_id, acquires[-1].number
             self.traffic.waiting[pending.number] = pending
-        return Sent(command, declared.lease, now, acquires, operations, ahead, outbox_grants)
+        return Sent(
+            *(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
+        )
 
     def _load(self) -> tuple[list[PendingAcquire], list[Operation]]:
         if self.traffic.leaving:
@@ -177,25 +181,19 @@ class Session:
         notified: bool,
         now: float,
     ) -> Command:
-        waits, keys = bool(self.traffic.waiting), keys_of(self.key, declared, how)
-        call = keys, declared.program, self.numbering.session_id, self.numbering.call
-        uncontended = self.batching.uncontended
-        if (
-            uncontended
-            and len(acquires) == 1
-            and not (operations or waits or how or self.recovery.doubts)
-        ):
-            request = acquires[0].request
-            asked = (acquires[0].number, request.text, *declared.costs(request.units))
-            return QuickCall(*call, asked)
-        return WholeCall(
+        waits = bool(self.traffic.waiting)
+        return Command(
             library().whole if acquires else library().back,
-            *(*call, how),
+            keys_of(self.key, declared, how),
+            declared.program,
+            self.numbering.session_id,
+            self.numbering.call,
+            how,
             self.recovery.last_reply(waits, now),
             waits,
             notified,
             write_requests(operations, acquires),
-            bool(operations) and not uncontended,
+            bool(operations) and not self.batching.uncontended,
         )
 
     # Replies --------------------------------------------------------------------------------------
@@ -230,18 +228,18 @@ class Session:
         if traffic.again or traffic.acquires or traffic.operations:
             traffic.schedule()
 
-    def _parse(self, reply: bytes | None, sent: Sent) -> Reply:
+    def _parse(self, reply: bytes, sent: Sent) -> Reply:
         command = sent.command
-        if isinstance(command, QuickCall) and reply is not None:
-            found = parse_quick(reply)
+        if sent.alone:
+            found = parse_grant(reply)
             if found is not None and found[:2] == (command.session_id, command.number):
                 return found
         return parse_reply(reply, command.session_id, command.number, command.program)
 
     def _act_on(self, sent: Sent, reply: Reply, now: float) -> None:
-        self.batching.note_answered(sent, isinstance(reply, (Done, QuickGrant)))
-        if isinstance(reply, QuickGrant):
-            self._accept_quick(sent, reply, now)
+        self.batching.note_answered(sent, isinstance(reply, (Done, GrantedAtOnce)))
+        if isinstance(reply, GrantedAtOnce):
+            self._accept_grant(sent, reply, now)
         elif isinstance(reply, Done):
             self._accept(sent, reply, now)
         elif isinstance(reply, Unknown):
@@ -256,7 +254,7 @@ class Session:
         last.asked_at, last.lease = sent.at, sent.lease
         self.handoff.note_answer(sent.command, server)
 
-    def _accept_quick(self, sent: Sent, reply: QuickGrant, now: float) -> None:
+    def _accept_grant(self, sent: Sent, reply: GrantedAtOnce, now: float) -> None:
         self._note_reply(sent, reply.now)
         pending = sent.acquires[0]
         # A caller that has left also takes its grant, because `apply_grant` gives it back.
@@ -273,7 +271,7 @@ class Session:
             self._on_answer(operation, outcome, now)
         ahead, at_once = None, True
         for pending, answer in zip(sent.acquires, cast("Iterable[Answer]", answers), strict=True):
-            # A caller that has left takes its answer, too: see `_accept_quick`.
+            # A caller that has left takes its answer, too: see `_accept_grant`.
             if pending.number in traffic.waiting or pending.future.done():
                 self._grants.apply_answer(pending, answer, now)
             if answer.kind != "grant":
@@ -396,29 +394,13 @@ class Session:
                 traffic.cancel(pending)
         self.failed(error, now)
 
-    def _retry(self, sent: Sent, reply: Overruled | Lapsed | NotQuick, now: float) -> None:
+    def _retry(self, sent: Sent, reply: Overruled | Lapsed, now: float) -> None:
         """The script has done nothing yet, and the call must be made in another way.
 
-        The server does not know the session, or names other limits, or needs a whole call instead
-        of a quick one.
+        The server does not know the session, or names other limits.
         """
         self.batching.uncontended = False
         traffic, acquires = self.traffic, sent.acquires
-        if isinstance(reply, NotQuick):
-            # Send the same requests as a whole call with the same number. Should the server run the
-            # quick call late after all, it knows the number.
-            quick = sent.command
-            command = WholeCall(
-                library().whole,
-                *(quick.keys, quick.program, quick.session_id, quick.number, KNOWN),
-                self.recovery.last_reply(waits=bool(traffic.waiting), now=now),
-                waits=False,
-                notified=False,
-                requests=write_requests([], acquires),
-            )
-            traffic.owed = sent._replace(command=command)
-            traffic.schedule()
-            return
         overruled = isinstance(reply, Overruled)
         if isinstance(reply, Overruled):
             self._learn(sent, reply.wait, self.limits.read(reply.program), now)

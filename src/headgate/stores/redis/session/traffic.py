@@ -46,6 +46,7 @@ class Sent(NamedTuple):
     # made before it. -1: other sessions' waiters are there already.
     ahead: int
     outbox_grants: int  # the hand-off's count of grants when it was sent
+    alone: bool  # it is one acquire, and most likely the reply is its grant
 
 
 class Traffic:
