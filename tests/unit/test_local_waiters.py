@@ -584,6 +584,27 @@ def test_an_evicted_queue_that_is_used_again_is_kept_again(
     assert not Limiter(name, Rate(1, per=3600), store=store).try_acquire()
 
 
+def test_a_debt_to_an_evicted_queue_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T9, T12: given a permit of an idle queue, when the store evicts the queue and the call then
+    reports more than it asked for, then the next caller of the name waits out that debt.
+    """
+    monkeypatch.setattr("headgate.stores.memory.store.FEWEST_QUEUES", 1)
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    store._most = 1
+    rate = Rate(10, per=1)
+    permit = Limiter(name, rate, store=store).acquire_sync()
+    clock.jump(10)
+    Limiter(f"{name}-2", Rate(1, per=1), store=store)
+
+    permit.settle(requests=100)
+    permit.release()
+    del permit
+    gc.collect()
+
+    assert Limiter(name, rate, store=store).status().limits[0].left == 10 - 99
+
+
 def test_a_token_that_is_taken_from_a_queue_while_it_is_evicted_stays_taken(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,8 +184,7 @@ class MemoryQueue(Acquires):
     abandon = release
 
     def settle(self, permit: Permit, extras: Units) -> None:
-        waiting = self._state.waiting
-        self._lock.run_or_defer(lambda: waiting.settle(permit, extras))
+        self._lock.run_or_defer(lambda: self._state.settle(permit, extras))
 
     # What the store asks for ----------------------------------------------------------------------
 
