@@ -72,7 +72,7 @@ async def test_the_last_requests_reach_a_far_server_that_does_not_know_the_libra
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(("what", "where"), ALL)
+@pytest.mark.parametrize(("what", "where"), [*ALL, ("update", "blocked loop")])
 def test_without_a_server_one_line_on_stderr_names_the_request_that_was_not_sent(
     name: str, what: str, where: str
 ) -> None:

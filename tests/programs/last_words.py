@@ -2,7 +2,8 @@
 
 usage: last_words.py url name what where
 where: the main thread, a loop of asyncio.run, a task that asyncio.run cancels, a child of a fork
-that multiprocessing starts, or a callback of atexit, registered before any use of a Redis store
+that multiprocessing starts, the blocked loop of a daemon thread, or a callback of atexit. The
+callback is registered before any use of a Redis store.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import asyncio
 import atexit
 import multiprocessing
 import sys
+import threading
+import time
 
 from headgate import Limiter, Rate
 from tests.machine import scaled
@@ -34,6 +37,13 @@ async def say_in_a_loop(url: str, name: str, what: str) -> None:
     say(url, name, what)
 
 
+async def say_and_block(url: str, name: str, what: str, said: threading.Event) -> None:
+    say(url, name, what)
+    await asyncio.sleep(0.1)  # The loop's own connection tries once.
+    said.set()
+    time.sleep(3600)  # noqa: ASYNC251 - the loop of a daemon thread is blocked
+
+
 async def say_when_cancelled(url: str, name: str, what: str) -> None:
     async def wait() -> None:
         try:
@@ -55,6 +65,11 @@ def main(url: str, name: str, what: str, where: str) -> None:
         child = multiprocessing.get_context("fork").Process(target=say, args=(url, name, what))
         child.start()
         child.join()
+    elif where == "blocked loop":
+        said = threading.Event()
+        work = say_and_block(url, name, what, said)
+        threading.Thread(target=asyncio.run, args=(work,), daemon=True).start()
+        said.wait()
     elif where == "exit":
         atexit.register(say, url, name, what)
     else:

@@ -50,11 +50,14 @@ class Delivery:
         except RuntimeError:  # the process has ended, too
             report(unsent(lasting))
 
-    async def deliver(self, client: Client, until: float) -> list[Unsent]:
-        """Wait until the calls have arrived, until `until` at most. Return what has not."""
+    async def deliver(self, client: Client, until: float) -> None:
+        """Wait until the calls have arrived, until `until` at most."""
         sessions = [session for session in sessions_of(client) if session.traffic.must_deliver]
         await asyncio.gather(*(deliver(session, until) for session in sessions))
-        return unsent(sessions)
+
+    def unsent(self, client: Client) -> list[Unsent]:
+        """Return what has not arrived."""
+        return unsent(sessions_of(client))
 
 
 def sessions_of(client: Client) -> list[LoopSession]:

@@ -44,7 +44,8 @@ class Keeper(Protocol):
     """Takes over the senders of a client when its loop ends."""
 
     def take_over(self, client: Client) -> None: ...
-    async def deliver(self, client: Client, until: float) -> list[Unsent]: ...
+    async def deliver(self, client: Client, until: float) -> None: ...
+    def unsent(self, client: Client) -> list[Unsent]: ...
 
 
 class Client:
@@ -315,12 +316,13 @@ class Client:
                 self._keeper.take_over(self)
                 self.ended = True
 
-    async def deliver(self, until: float) -> list[Unsent]:
-        """Wait until the server has confirmed all calls, at most until `until` (monotonic clock).
+    async def deliver(self, until: float) -> None:
+        """Wait until the server has confirmed all calls, but at most until `until`."""
+        await self._keeper.deliver(self, until)
 
-        Return those that it has not confirmed.
-        """
-        return await self._keeper.deliver(self, until)
+    def unsent(self) -> list[Unsent]:
+        """Return the calls that the server has not confirmed. Any thread may ask."""
+        return self._keeper.unsent(self)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [

@@ -13,9 +13,11 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from inspect import CORO_CREATED, getcoroutinestate
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from headgate.logs import flush
@@ -42,7 +44,8 @@ class Client(Protocol):
     @property
     def closed(self) -> bool: ...
     def end(self) -> None: ...
-    async def deliver(self, until: float) -> Sequence[Unsent]: ...
+    def deliver(self, until: float) -> Coroutine[Any, Any, None]: ...
+    def unsent(self) -> list[Unsent]: ...
 
 
 # These clients were made in this process.
@@ -113,26 +116,23 @@ async def _deliver(until: float) -> list[Unsent]:
         if client.loop is not here and not client.loop.is_running():
             client.end()
     await asyncio.sleep(0)  # After this turn the portal has taken them over.
-    unsent: list[Unsent] = []
+    clients = [client for client in list(CLIENTS) if not client.closed]
     delivered = [
-        client.deliver(until) if client.loop is here else _elsewhere(client, until)
-        for client in list(CLIENTS)
-        if not client.closed
+        client.deliver(until) if client.loop is here else _deliver_in_other_loop(client, until)
+        for client in clients
     ]
-    for found in await asyncio.gather(*delivered):
-        unsent += found
-    return unsent
+    await asyncio.gather(*delivered)
+    return [each for client in clients for each in client.unsent()]
 
 
-async def _elsewhere(client: Client, until: float) -> Sequence[Unsent]:
+async def _deliver_in_other_loop(client: Client, until: float) -> None:
     """Deliver in the loop of another thread, which may be blocked, or end at any moment."""
     work = client.deliver(until)
-    try:
-        found = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, client.loop))
-        return await asyncio.wait_for(found, max(0.0, until - monotonic()))
-    except (RuntimeError, TimeoutError, asyncio.CancelledError):
+    with suppress(RuntimeError, TimeoutError, asyncio.CancelledError):
+        done = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, client.loop))
+        await asyncio.wait_for(done, max(0.0, until - monotonic()))
+    if getcoroutinestate(work) == CORO_CREATED:  # another thread may be running it otherwise
         work.close()
-        return []
 
 
 def report(unsent: Iterable[Unsent]) -> None:
