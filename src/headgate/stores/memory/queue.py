@@ -184,7 +184,11 @@ class MemoryQueue(Acquires):
     abandon = release
 
     def settle(self, permit: Permit, extras: Units) -> None:
-        self._lock.run_or_defer(lambda: self._state.settle(permit, extras))
+        def charge() -> None:
+            self._state.prepare(declares=False)
+            self._state.waiting.settle(permit, extras)
+
+        self._lock.run_or_defer(charge)
 
     # What the store asks for ----------------------------------------------------------------------
 

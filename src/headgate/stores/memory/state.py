@@ -23,7 +23,6 @@ from headgate.waiting import seconds_of
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
-    from headgate.gate.gate import Units
     from headgate.permit import Issuer
     from headgate.stores.memory.waiters import Waiter
 
@@ -262,12 +261,6 @@ class QueueState:
         self.prepare(declares=False)
         self._drained = self._drained or self.undeclared
         self._gate.drain(self._clock.now(), unit, limit, left, since)
-
-    def settle(self, permit: Permit, extras: Units) -> None:
-        """Charge what the call used beyond its cost; less than zero gives back."""
-        self.prepare(declares=False)
-        self.waiting.advance_later()
-        self._gate.settle(self._clock.now(), extras, permit.t)
 
     # Looking --------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from headgate.clock import Clock
     from headgate.gate.compile import Declaration
+    from headgate.gate.gate import Units
     from headgate.permit import Permit
 
 CHECK_AGAIN = 10_000  # microseconds between two looks of a waiter whose estimate came too early
@@ -237,6 +238,11 @@ class WaitQueue:
                 self.advance_later()
             self.holders.give_back(permit.units)
         permit.held = False
+
+    def settle(self, permit: Permit, extras: Units) -> None:
+        """Charge what the call used beyond its cost; less than zero gives back."""
+        self.advance_later()
+        self.gate.settle(self._clock.now(), extras, permit.t)
 
     def release_one(self) -> None:
         """Return the permit of a block."""

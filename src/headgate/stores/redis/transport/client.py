@@ -58,7 +58,7 @@ class Client:
         # 128 random bits: no other client has this id, not even one in the child of a fork.
         self.id = secrets.token_hex(16)
         self.topology = topology
-        self._keeper = keeper
+        self.keeper = keeper
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
@@ -313,16 +313,8 @@ class Client:
             if not self.ended:
                 self.abandoned = not self.loop.is_running()
                 self._close()
-                self._keeper.take_over(self)
+                self.keeper.take_over(self)
                 self.ended = True
-
-    async def deliver(self, until: float) -> None:
-        """Wait until the server has confirmed all calls, but at most until `until`."""
-        await self._keeper.deliver(self, until)
-
-    def unsent(self) -> list[Unsent]:
-        """Return the calls that the server has not confirmed. Any thread may ask."""
-        return self._keeper.unsent(self)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [

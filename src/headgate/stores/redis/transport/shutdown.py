@@ -34,18 +34,24 @@ LAST = -100
 Unsent = tuple[str, str, Counter[str]]
 
 
+class Keeper(Protocol):
+    """The sessions of a client, as the end of the process sees them."""
+
+    def deliver(self, client: Any, until: float) -> Coroutine[Any, Any, None]: ...
+    def unsent(self, client: Any) -> list[Unsent]: ...
+
+
 class Client(Protocol):
     """The connections of one loop."""
 
     loop: asyncio.AbstractEventLoop
-
     ended: bool
 
     @property
+    def keeper(self) -> Keeper: ...
+    @property
     def closed(self) -> bool: ...
     def end(self) -> None: ...
-    def deliver(self, until: float) -> Coroutine[Any, Any, None]: ...
-    def unsent(self) -> list[Unsent]: ...
 
 
 # These clients were made in this process.
@@ -118,16 +124,18 @@ async def _deliver(until: float) -> list[Unsent]:
     await asyncio.sleep(0)  # After this turn the portal has taken them over.
     clients = [client for client in list(CLIENTS) if not client.closed]
     delivered = [
-        client.deliver(until) if client.loop is here else _deliver_in_other_loop(client, until)
+        client.keeper.deliver(client, until)
+        if client.loop is here
+        else _deliver_in_other_loop(client, until)
         for client in clients
     ]
     await asyncio.gather(*delivered)
-    return [each for client in clients for each in client.unsent()]
+    return [each for client in clients for each in client.keeper.unsent(client)]
 
 
 async def _deliver_in_other_loop(client: Client, until: float) -> None:
     """Deliver in the loop of another thread, which may be blocked, or end at any moment."""
-    work = client.deliver(until)
+    work = client.keeper.deliver(client, until)
     with suppress(RuntimeError, TimeoutError, asyncio.CancelledError):
         done = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, client.loop))
         await asyncio.wait_for(done, max(0.0, until - monotonic()))
