@@ -23,6 +23,7 @@ from headgate.gate.gate import Gate
 from headgate.internals import queue_of
 from headgate.stores.loops import begin_in_order
 from headgate.stores.memory import fast_path
+from headgate.stores.memory.acquires import Acquires
 from headgate.stores.memory.lock import has_lock
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.memory.wait_queue import WaitQueue
@@ -623,6 +624,52 @@ def test_a_token_that_is_taken_from_a_queue_while_it_is_evicted_stays_taken(
     gc.collect()
 
     assert not (entered and Limiter(name, Rate(1, per=3600), store=store).try_acquire())
+
+
+@pytest.mark.parametrize("way", [Limiter.__enter__, Limiter.acquire_sync], ids=["block", "permit"])
+def test_an_exception_of_a_handler_as_a_wait_is_given_up_leaves_no_waiter(
+    name: str, way: Callable[[Limiter], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L6: given a wait that is over, when a signal handler raises before the first line that takes
+    the waiter out of the queue, then the next release frees the permit.
+    """
+    limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore(), max_sleep=0.001))
+    holder = limiter.acquire_sync()
+    monkeypatch.setattr(Acquires, "_give_up", once(raised, Acquires._give_up))
+
+    with pytest.raises(Interrupt):
+        way(limiter)
+    holder.release()
+
+    assert_all_free(limiter)
+
+
+async def test_an_exception_of_a_handler_as_a_task_gives_up_leaves_no_waiter(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L6: of tasks among the local waiters, and of those in the gate's queue."""
+    limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
+    for enter in (limiter.__aenter__, limiter.acquire(on_wait=print).__aenter__):
+        holder = await limiter.acquire()
+        waiter = asyncio.ensure_future(enter())
+        await asyncio.sleep(0)
+        with monkeypatch.context() as here:
+            for method in ("_give_up", "give_up_future"):
+                here.setattr(Acquires, method, once(raised, getattr(Acquires, method)))
+            waiter.cancel()
+            with pytest.raises(Interrupt):
+                await waiter
+        holder.release()
+
+        assert_all_free(limiter)
+
+
+class Interrupt(Exception):
+    """A signal handler raises this."""
+
+
+def raised() -> None:
+    raise Interrupt
 
 
 async def test_a_waiter_that_is_granted_between_its_look_and_its_sleep_enters(

@@ -82,7 +82,10 @@ class Acquires:
             await self._wait(waiter)
             self._count(waiter)
         except BaseException:
-            self._give_up(waiter)
+            try:
+                self._give_up(waiter)
+            finally:
+                self._give_up(waiter)
             raise
 
     def enter_sync(self, request: Request) -> None:
@@ -91,7 +94,10 @@ class Acquires:
             self._wait_sync(waiter)
             self._count(waiter)
         except BaseException:
-            self._give_up(waiter)
+            try:
+                self._give_up(waiter)
+            finally:
+                self._give_up(waiter)
             raise
 
     async def continue_migrated(self, future: Future[Any], result: Any, request: Request) -> None:
@@ -110,7 +116,10 @@ class Acquires:
             await self._begin(result)
             self._count(result)
         except BaseException:
-            self._give_up(result)
+            try:
+                self._give_up(result)
+            finally:
+                self._give_up(result)
             raise
 
     def _count(self, waiter: Waiter) -> None:
@@ -134,7 +143,10 @@ class Acquires:
             if waiter.holds:
                 start_holding(permit)  # the last step
         except BaseException:
-            self._give_up(waiter)
+            try:
+                self._give_up(waiter)
+            finally:
+                self._give_up(waiter)
             raise
         return permit
 
@@ -150,7 +162,10 @@ class Acquires:
             if waiter.holds:
                 start_holding(permit)  # the last step
         except BaseException:
-            self._give_up(waiter)
+            try:
+                self._give_up(waiter)
+            finally:
+                self._give_up(waiter)
             raise
         return permit
 
@@ -259,6 +274,10 @@ class Acquires:
         self._lock.run_or_defer(self._state.waiting.release_one)
 
     def _give_up(self, waiter: Waiter) -> None:
+        """Take the waiter out of the queue, and its grant back, if it has one.
+
+        A signal handler can raise before the first line of this, so each caller calls it twice.
+        """
         waiting = self._state.waiting
         if waiter.grant is not None or waiter in waiting.gate.queue:
             self._lock.run_or_defer(lambda: waiting.undo(waiter))

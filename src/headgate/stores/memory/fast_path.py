@@ -179,7 +179,10 @@ def build_pooled_wait(
                     starting.popleft()
                     return
             except BaseException:
-                queue.give_up_future(future)
+                try:
+                    queue.give_up_future(future)
+                finally:  # a signal handler can raise before its first line
+                    queue.give_up_future(future)
                 raise
             await queue.continue_migrated(future, result, request)
         finally:
