@@ -91,6 +91,7 @@ class Entrance:
 
 
 LOADED: dict[int, ref[Block]] = {}  # by thread: of the `with` statement that begins there
+ENTERED: dict[int, list[ref[Block]]] = {}  # by thread: blocks that have begun there, in order
 
 
 class Block:
@@ -100,7 +101,7 @@ class Block:
 
     def __init__(self, entrance: Entrance | None, leave: Callable[..., None]) -> None:
         self.entrance = entrance  # None: known when it is entered
-        self.permit: Permit | None = None  # once it is entered
+        self.permit: Permit | None = None  # while it is entered
         self._leave = leave
 
     def enter(self, entrance: Entrance) -> None:
@@ -108,15 +109,43 @@ class Block:
         permit = entrance._queue.acquire_sync(entrance._default)
         if permit.guard is not None:
             permit.__enter__()
-        self.permit = permit  # no call follows in which a signal handler could raise
+        self.permit = permit  # no call stands before this in which a signal handler could raise
+        ENTERED.setdefault(get_ident(), []).append(ref(self))
 
     def __call__(self, *outcome: Outcome) -> None:
-        permit = self.permit
-        if permit is None:
-            self._leave(self.entrance, *outcome)
+        self.leave(self.entrance, outcome)
+
+    def leave(self, entrance: Entrance | None, outcome: tuple[Outcome, ...]) -> None:
+        """End this block. If another `__exit__` was loaded for it, end that one's block."""
+        block = self if self.is_of(entrance) else last_block_of(entrance)
+        if block is None:
+            self._leave(entrance, *outcome)
+            return
+        permit, block.permit = block.permit, None
+        forget_ended_blocks()
         # A permit that holds nothing and is not watched needs no end.
-        elif permit.held or permit.watch is not None:
+        if permit is not None and (permit.held or permit.watch is not None):
             permit.__exit__(*outcome)
+
+    def is_of(self, entrance: Entrance | None) -> bool:
+        return self.entrance is entrance and self.permit is not None
+
+
+def last_block_of(entrance: Entrance | None) -> Block | None:
+    """The block of this thread that began last, and whose own `__exit__` is not called.
+
+    A program can load `__exit__` and keep it, and end the block by another one: by hand, or with
+    `ExitStack.push`.
+    """
+    blocks = (each() for each in reversed(ENTERED.get(get_ident(), ())))
+    return next((each for each in blocks if each is not None and each.is_of(entrance)), None)
+
+
+def forget_ended_blocks() -> None:
+    blocks = ENTERED.get(get_ident(), [])
+    blocks[:] = [each for each in blocks if (its := each()) is not None and its.permit is not None]
+    if not blocks:
+        ENTERED.pop(get_ident(), None)
 
 
 class ClassBlock(Block):
@@ -125,11 +154,7 @@ class ClassBlock(Block):
     __slots__ = ()
 
     def __call__(self, entrance: Entrance, *outcome: Outcome) -> None:  # type: ignore[override]  # a function gets its object
-        if self.permit is None or self.entrance is not entrance:
-            self._leave(entrance, *outcome)
-        else:
-            super().__call__(*outcome)
-            self.permit = None  # the same `__exit__` may end another block
+        self.leave(entrance, outcome)
 
 
 class Exit:

@@ -73,6 +73,31 @@ def test_an_exit_stack_gives_back_each_permit_once(store: object, name: str) -> 
     assert [*counts, used(limiter.status())] == [[3], [2], [1], [0]]
 
 
+def test_a_block_that_is_ended_by_hand_gives_its_permit_back(store: object, name: str) -> None:
+    """S4, L6: with methods that were loaded once, or anew for each block; also while a stack of
+    contextlib keeps an `__exit__` of another limiter.
+    """
+    limiter = Limiter(name, Concurrency(5), store=store)
+    other = Limiter(f"{name}-2", Concurrency(5), store=store)
+    enter, leave = limiter.__enter__, limiter.__exit__
+    for _ in range(3):
+        enter()
+        leave(None, None, None)
+    kept = limiter.__exit__
+    limiter.__enter__()
+    limiter.__exit__(None, None, None)
+    assert used(limiter.status()) == [0]
+    del kept
+
+    with ExitStack() as stack:
+        other.__enter__()
+        stack.push(other)
+        limiter.__enter__()
+        limiter.__exit__(None, None, None)
+        assert (used(other.status()), used(limiter.status())) == ([1], [0])
+    assert used(other.status()) == [0]
+
+
 def test_threads_and_two_event_loops_share_one_limit(store: object, name: str) -> None:
     """S1, S7, L5, F9: given four threads, two loops with five tasks each, and capacity 3, then a
     fourth caller is never inside. All get through.

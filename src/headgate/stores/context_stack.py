@@ -66,6 +66,8 @@ class Inside:
             self._passed.pop()
             return None
         if permits is None:
+            if not self._entered:
+                raise RuntimeError("A block ended that had not begun: call __enter__ first.")
             who, permits = next(reversed(self._entered.items()))
         permit = permits.pop()
         if not permits:
