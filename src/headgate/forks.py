@@ -1,4 +1,4 @@
-"""Calls that wait while their process is forked.
+"""Calls that wait while their process is forked, or while it ends.
 
 A waiting thread can fork in a signal handler or an `on_wait`. In the child its call ends with an
 error.
@@ -6,6 +6,9 @@ error.
 The parent goes on with such a call and gets its answer. The child has neither the thread that would
 answer nor a place in the queue. So the call ends there, and takes nothing back that belongs to the
 parent.
+
+A logging handler may wait for hours for its turn, and the end of the process would wait for the
+lock of that handler. So its call ends with an error then.
 """
 
 from __future__ import annotations
@@ -19,11 +22,39 @@ from headgate.keys import title
 class Pending(Protocol):
     """A call that a thread waits for."""
 
+    thread: int  # the one that waits
+
     def fork(self) -> None:
         """In the child of a fork: wake the thread, which raises `forked`."""
 
+    def end(self) -> None:
+        """Wake the thread, which raises `ended`."""
+
 
 WAITING: set[Pending] = set()  # all calls of threads that have begun to wait and have not ended
+_ending: set[int] = set()  # threads that wait for nothing any more
+
+
+def begin_wait(call: Pending) -> None:
+    WAITING.add(call)
+    if call.thread in _ending:
+        call.end()
+
+
+def end_waits(thread: int) -> None:
+    """From now on no call of `thread` waits."""
+    _ending.add(thread)
+    for call in list(WAITING):
+        if call.thread == thread:
+            call.end()
+
+
+def ended() -> RuntimeError:
+    """The error of a call that a logging handler waits for when the process ends."""
+    return RuntimeError(
+        "The process ends, so a logging handler cannot wait for a limiter any longer. Use "
+        "try_acquire() in a handler."
+    )
 
 
 def forked(name: str) -> RuntimeError:
@@ -39,6 +70,7 @@ def _after_fork() -> None:
     for call in list(WAITING):
         call.fork()
     WAITING.clear()
+    _ending.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -15,13 +15,16 @@ import threading
 import traceback
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import NamedTuple
 
+from headgate.forks import end_waits
 from headgate.threads import begin
 
 LOGGER = logging.getLogger("headgate")
 MOST = 4096  # lines that wait for a slow handler; later ones are dropped and counted
-FAREWELL = 2.0  # seconds that the end of the process waits for the last lines
+FAREWELL = 2.0  # seconds that the end of the process waits for handlers, in all
+LEAST = 0.2  # seconds that it gives them when that is over
 LAST = -1000  # the priority among multiprocessing's finalizers: the others may log
 
 
@@ -40,6 +43,7 @@ class Writer:
         self._writing = threading.Lock()  # locked while the thread runs
         self._thread = 0
         self._dropped = 0
+        self._exit_by: float | None = None  # the end of FAREWELL, once the process ends
 
     def put(self, line: Line) -> None:
         """Queue `line`.
@@ -66,11 +70,20 @@ class Writer:
             return True
         return False
 
+    def flush_at_exit(self) -> bool:
+        """Flush before the process ends. A handler that still waits for a limiter gets an error."""
+        if self._exit_by is None:
+            self._exit_by = monotonic() + FAREWELL
+        if self.flush(max(LEAST, self._exit_by - monotonic())):
+            return True
+        end_waits(self._thread)
+        return self.flush(LEAST)
+
     def end(self) -> None:
         """Write the last lines of the process: in this thread if no other thread can be started any
         more.
         """
-        if self.flush(FAREWELL) or self._writing.locked():
+        if self.flush_at_exit() or self._writing.locked():
             return
         with suppress(Empty):
             while True:
@@ -134,6 +147,10 @@ def flush(timeout: float = FAREWELL) -> bool:
     Returns False when they are not.
     """
     return _writer.flush(timeout)
+
+
+def flush_at_exit() -> bool:
+    return _writer.flush_at_exit()
 
 
 def _end() -> None:

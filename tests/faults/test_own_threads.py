@@ -75,6 +75,29 @@ def test_a_process_whose_logging_handler_asks_a_limiter_ends(name: str, redis_ur
     assert finished(SLOW_ALERTS, redis_url, name).splitlines() == ["passed", "alert"]
 
 
+WAITING_ALERTS = """
+import logging, sys
+from headgate import Limiter, logs
+store, name = sys.argv[1:]
+alerts = Limiter(f"{name}-alerts", "1/hour", store=store)
+class Slack(logging.Handler):
+    def emit(self, record):
+        with alerts: print("alert", flush=True)
+logging.getLogger().addHandler(Slack())
+logging.raiseExceptions = False
+for _ in range(3): logs.log(logging.WARNING, "a line")
+"""
+
+
+@pytest.mark.parametrize("store", ["memory", "redis"])
+def test_a_process_whose_logging_handler_waits_for_its_turn_ends(
+    name: str, redis_url: str, store: str
+) -> None:
+    """H1: the handler would wait for an hour, with its lock, for which logging.shutdown waits."""
+    url = redis_url if store == "redis" else "memory://"
+    assert finished(WAITING_ALERTS, url, name).splitlines() == ["alert"]
+
+
 LATE_DAEMON = """
 import logging, sys, threading
 from headgate import Limiter

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from headgate.clock import Clock
-from headgate.forks import WAITING, forked
+from headgate.forks import WAITING, begin_wait, forked
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Grant
 from headgate.permit import Permit, Refusal, start_holding
@@ -191,7 +191,7 @@ class Acquires:
             check_blocking(self._lock, self._learning, needs_release)
             closing, entry = waiter.request.closing, ref(waiter)
             try:
-                WAITING.add(waiter)
+                begin_wait(waiter)
                 closing.begin(entry)
                 waiter.call_on_wait()
                 self._check_fork(waiter)

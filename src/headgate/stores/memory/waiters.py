@@ -9,9 +9,10 @@ from __future__ import annotations
 from asyncio import Future, _get_running_loop, get_running_loop, sleep
 from collections import deque
 from contextlib import suppress
-from threading import Lock
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 
+from headgate.forks import ended
 from headgate.gate.concurrency import NEVER
 from headgate.stores.loops import no_loop
 
@@ -150,6 +151,7 @@ class ThreadWaiter(Waiter):
     def __init__(self, request: Request) -> None:
         self.request = request
         self.event = Event()
+        self.thread = get_ident()
 
     def sleep(self, clock: Clock, timeout: float | None) -> None:
         clock.wait(self.event, timeout)
@@ -161,6 +163,9 @@ class ThreadWaiter(Waiter):
     def fork(self) -> None:
         """In the child of a fork: look, and end the acquire, which goes on in the parent."""
         self.wake()
+
+    def end(self) -> None:
+        self.refuse(ended())
 
 
 def resolve(future: Future[Any], waiter: TaskWaiter) -> None:

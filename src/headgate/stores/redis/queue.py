@@ -43,7 +43,7 @@ from headgate.stores.redis.protocol.operations import (
     Update,
 )
 from headgate.stores.redis.protocol.replies import UNKNOWN
-from headgate.stores.redis.session.acquires import with_on_wait
+from headgate.stores.redis.session.acquires import settle, with_on_wait
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.lost_leases import log_lost
 from headgate.stores.redis.transport.connection import SILENCE
@@ -229,7 +229,11 @@ class RedisQueue:
         """
         loop = asyncio._get_running_loop()
         if loop is None:
-            if not self._by_portal(lambda session: session.run([operation])):
+            if self._by_portal(lambda session: session.run([operation])):
+                return
+            if operation.asker is not None:
+                settle(operation.asker, StoreError(f"{title(self.name)}: {ENDED}"))
+            else:
                 report([(title(self.name), ENDED, Counter([operation.verb]))])
         elif (session := self._store.known_session(self, loop)) is None:
             loop.call_soon_threadsafe(lambda: self.session().run([operation]))

@@ -25,7 +25,7 @@ from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.portal import portal_loop
-from headgate.stores.redis.transport.tasks import begun, trouble_of
+from headgate.stores.redis.transport.tasks import begun, stop, trouble_of
 from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
 
@@ -227,6 +227,8 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
                 "so its releases cannot be sent: run or close it."
             )
         await asyncio.sleep(POLL_INTERVAL)
+    for task in tasks:
+        stop(task)
     return False
 
 

@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 from headgate.errors import StoreError
-from headgate.forks import WAITING, forked
+from headgate.forks import WAITING, begin_wait, ended, forked
 from headgate.threads import CHECK, begin, runs
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class Portal:
         if self.threadless:
             return self.loop.run_until_complete(call.work())
         try:
-            WAITING.add(call)
+            begin_wait(call)
             if self._of_parent:
                 call.fork()
             else:
@@ -237,8 +237,10 @@ class Call(Generic[T]):
         on_message: Callable[[Any], object] | None = None,
     ) -> None:
         self.work = work
+        self.thread = threading.get_ident()
         # This process is a child of a fork, and the parent gets the result.
         self.of_parent = False
+        self._ended = False  # The process ends, and this thread must not wait.
         self._name = name
         self._undo = undo
         self._on_message = on_message
@@ -253,12 +255,15 @@ class Call(Generic[T]):
         while (
             not isinstance(news := self._messages.get(timeout=timeout), Outcome)
             and not self.of_parent
+            and not self._ended
         ):
             # A newer message makes this one outdated.
             if self._on_message is not None and self._messages.empty():
                 self._on_message(news)
         if self.of_parent:
             raise forked(self._name)
+        if not isinstance(news, Outcome):
+            raise ended()
         if news.error is not None:
             try:
                 raise news.error
@@ -271,6 +276,10 @@ class Call(Generic[T]):
     def fork(self) -> None:
         """In the child of a fork: wake the thread, in any state of its wait."""
         self.of_parent = True
+        self._messages.put(None)
+
+    def end(self) -> None:
+        self._ended = True
         self._messages.put(None)
 
     def begin(self) -> None:

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from headgate.logs import flush
+from headgate.logs import flush_at_exit
 from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
 
 # The most seconds for which the end of a process waits for a server.
@@ -103,16 +103,16 @@ def _join_and_deliver() -> None:
     ]:
         for thread in others:
             thread.join()
-    deliver()
+    deliver(monotonic() + LONGEST)
 
 
-def deliver() -> None:
-    """Wait until all calls of this process are confirmed, for LONGEST seconds at most.
+def deliver(until: float) -> None:
+    """Wait until all calls of this process are confirmed, but at most until `until`.
 
     Report on stderr those that are not.
     """
     if portal_loop() is not None or any(not client.ended for client in list(CLIENTS)):
-        report(portal().run(lambda: _deliver(monotonic() + LONGEST)))
+        report(portal().run(lambda: _deliver(until)))
 
 
 async def _deliver(until: float) -> list[Unsent]:
@@ -160,11 +160,12 @@ def report(unsent: Iterable[Unsent]) -> None:
 
 def end() -> None:
     """The end of the interpreter."""
+    until = monotonic() + LONGEST
     try:
         # A logging handler may call a limiter, and the delivery may log.
-        flush()
-        deliver()
-        flush()
+        flush_at_exit()
+        deliver(until)
+        flush_at_exit()
     finally:
         close_portal()
 
