@@ -1,7 +1,7 @@
 """The server's clock, moved: half a minute of a server passes by one word.
 
-Here lives a script that is headgate's own but for its clock. Only the calls of this process see the
-later time. Another process that asked too would have its clock clamped (T6).
+This module has a script that is headgate's own but for its clock. Only the calls of this process
+see the later time. Another process that asked too would have its clock clamped (T6).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A real Redis Cluster for tests: three masters and a replica of each, on private ports of this
 machine.
 
-Here lives its forming, breaking and healing, and the moving of a slot step by step; nothing about
+This module forms, breaks and heals it, and moves a slot step by step. It knows nothing about
 headgate.
 """
 

@@ -1,8 +1,8 @@
 """Threads that meet where a seed says: one runs at a time, and at any opcode of headgate's own
 another may take over.
 
-Here lives the scheduler, and the lock, the event and the event loop that wait in its time. A test
-of several threads is the same each time that its seed is. When no thread can go on, it says so
+This module has the scheduler, and the lock, the event and the event loop that wait in its time. A
+test of several threads is the same each time that its seed is. When no thread can go on, it says so
 instead of hanging. Its waits take no time: the clock jumps.
 """
 

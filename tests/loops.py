@@ -1,7 +1,7 @@
 """The event loops on which the tests can run, by `--loop`: asyncio's own, the same with eager
 tasks, uvloop's (F20).
 
-Here live the names of the loops, and the reason why one is missing. A test in memory runs in
+This module has the names of the loops, and the reason why one is missing. A test in memory runs in
 virtual time on asyncio's loop, which is made for that, and in real milliseconds on any other.
 """
 

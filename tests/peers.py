@@ -1,6 +1,6 @@
 """The limiters of docs/migration that a machine may lack: self-limiters and Bottleneck.
 
-Here lives the installation of Bottleneck, which runs under node. It stands in a folder of its own,
+This module installs Bottleneck, which runs under node. Bottleneck stands in a folder of its own,
 installed once for each environment and version.
 """
 

@@ -1,8 +1,8 @@
 """The places where the tests can run: one server of several kinds, a primary with Sentinels, a
 cluster.
 
-Here live the places that `--place` may name, and which of them this machine has. At `redis` run all
-tests, elsewhere those that need a server.
+This module has the places that `--place` may name, and which of them this machine has. At `redis`
+run all tests, elsewhere those that need a server.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The loop in which threads have their calls made (stores/redis/transport/portal.py): a test may
 end it, and the next call makes another.
 
-Here lives that ending. As long as there is a loop, it offers undelivered operations to a server
-that has ended. An hour later another server may have its port.
+This module has that ending. As long as there is a loop, it offers undelivered operations to a
+server that has ended. An hour later another server may have its port.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Programs that tests run in processes of their own: started, talked to by lines, killed.
 
-Here lives the test's view of another process; the program of such a process stands in `programs/`.
+This module has the test's view of another process; the program of such a process stands in
+`programs/`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The user of docs/redis.md: the tests' servers grant it only the rights that the document names.
 
-Here lives how the document is read, and nothing that adds to it.
+This module reads the document, and adds nothing to it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A real primary with a replica, and three Sentinels that watch them, on private ports of this
 machine.
 
-Here lives their starting and breaking; nothing about headgate. The primary and its replica change
-with each failover: ask `primary`. They are in order again some ten seconds after it, so a test that
-breaks them has some of its own.
+This module starts and breaks them. It knows nothing about headgate. The primary and its replica
+change with each failover: ask `primary`. They are in order again some ten seconds after it, so a
+test that breaks them has some of its own.
 """
 
 from __future__ import annotations

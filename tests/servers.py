@@ -1,8 +1,8 @@
 """A real redis-server for tests: on a private port, without persistence, stopped when the tests
 end.
 
-Here lives the finding, starting, pausing and stopping of one server. Of headgate it knows only the
-user with access. Several that belong together: clusters.py, sentinels.py.
+This module finds, starts, pauses and stops one server. Of headgate it knows only the user with
+access. Several that belong together: clusters.py, sentinels.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Driving a coroutine by hand: it is interrupted at its k-th suspension, for one k after another
 (F1 to F5).
 
-Here live the forms of an interruption, as a coroutine sees them:
+This module has the forms of an interruption, as a coroutine sees them:
 
     asked    its task is cancelled in the very moment in which it begins to wait
     woken    its wait is over, and its task is cancelled before it runs again

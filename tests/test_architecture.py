@@ -1,8 +1,8 @@
 """The shape of the package, held by tests: the allowed imports, the places of things, the shipped
 files.
 
-Here live the rules of docs/architecture.md that a reader cannot see in one file. Each names the way
-out of a breach.
+This module has the rules of docs/architecture.md that a reader cannot see in one file. Each names
+the way out of a breach.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Documents, docstrings and comments are in plain English: short sentences with a named subject.
 
-Here live the words and forms that the documents do not use. Add a file to `PAGES` when its text is
-done.
+This module has the words and forms that the documents do not use. Add a file to `PAGES` when its
+text is done.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Virtual time for our own tests: the clock of headgate.testing, shared by an event loop and a
 memory store.
 
-Here live the moment at which tests begin, and the wait of a thread. It sleeps in real time, or as a
-scheduler of tests makes it sleep. Virtual time does not help against a blocked thread.
+This module has the moment at which tests begin, and the wait of a thread. It sleeps in real time,
+or as a scheduler of tests makes it sleep. Virtual time does not help against a blocked thread.
 """
 
 from __future__ import annotations

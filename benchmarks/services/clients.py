@@ -1,8 +1,8 @@
 """The clients, limited by one line each, as their users write them: each opens, and makes one call
 after another.
 
-Here live the differences between them, and nothing that measures. Each is imported where it is
-used: a process has one of them.
+This module has the differences between them, and nothing that measures. Each is imported where it
+is used: a process has one of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A service and a fleet of processes that call it, each in processes of its own, over one run.
 
-Here live the started processes, their orders and their reports; other modules judge them.
+This module has the started processes, their orders and their reports; other modules judge them.
 """
 
 from __future__ import annotations

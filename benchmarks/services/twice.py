@@ -1,9 +1,9 @@
 """Limits configured twice too high, and a fleet that has to find out: headgate and its peers, each
 as its users write it.
 
-Here live the entrants, how long each calls, and the use of the service's counts. Every refused
-caller waits as long as its own refusal says and then asks again, in every row. Only the part
-between this caller and the wire differs.
+This module has the entrants, how long each calls, and the use of the service's counts. Every
+refused caller waits as long as its own refusal says and then asks again, in every row. Only the
+part between this caller and the wire differs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How language models are spoken with: OpenAI's chat completions, responses and embeddings, and
 Anthropic's messages.
 
-Here lives the meaning of bytes, of requests, answers, streams, refusals and headers; nothing is
-sent, and only words are counted. "Say 30 words" is answered with 30 words; a word of an answer is a
-token, and so are five characters of a question.
+This module has the meaning of bytes, of requests, answers, streams, refusals and headers; nothing
+is sent, and only words are counted. "Say 30 words" is answered with 30 words; a word of an answer
+is a token, and so are five characters of a question.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The classic primitives: code that was written for self-limiters runs after a change of the
 import.
 
-Here live three classes over the same queues as `Limiter`. Each kind has names of its own, so a
-semaphore and a bucket of one name share nothing.
+This module has three classes over the same queues as `Limiter`. Each kind has names of its own, so
+a semaphore and a bucket of one name share nothing.
 """
 
 from __future__ import annotations

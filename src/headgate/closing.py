@@ -1,7 +1,7 @@
 """The end of a limiter: it takes no new acquires, and waits until the present ones have left.
 
-Here lives the list of the acquires that wait by one limiter and its keys. An acquire is listed only
-while it waits, and by a weak reference: a task whose loop was dropped can still be collected.
+This module has the list of the acquires that wait by one limiter and its keys. An acquire is listed
+only while it waits, and by a weak reference: a task whose loop was dropped can still be collected.
 """
 
 from __future__ import annotations

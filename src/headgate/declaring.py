@@ -1,6 +1,6 @@
 """The substitutes for the queue of a limiter until its first acquire.
 
-Here lives the rule that only the first acquire of a limiter declares its limits. Here also lives
+This module has the rule that only the first acquire of a limiter declares its limits. It also has
 the limiter without limits of its own, which takes them from the store. After the first acquire the
 limiter uses its queue directly.
 """

@@ -1,6 +1,6 @@
 """A limiter as a decorator: functions and generators, sync and async.
 
-Here lives the choice of the wrapper that fits a function, and nothing of limits.
+This module chooses the wrapper that fits a function, and knows nothing of limits.
 """
 
 from __future__ import annotations

@@ -30,15 +30,17 @@ from headgate.stores.memory.queue import MemoryQueue
 
 
 class Entrance:
-    """Something to enter: by any number of tasks and threads at once, again and again."""
+    """A limiter or classic that tasks and threads can enter."""
 
     __slots__ = ("__weakref__", "_default", "_queue")
 
     def __init__(self, queue: Queue, default: Request, own: Declaration | None) -> None:
-        """`own`: the limits that the first acquire declares; None: it declares nothing."""
+        """`own`: the limits to declare at the first acquire. None: declare nothing."""
         self._queue = queue if own is None else cast("Queue", Undeclared(self, queue, own))
         self._default = default
         kind = type(self)
+        # In memory an interrupt leaks no more than with threading.Semaphore, and the blocks would
+        # cost time. So memory queues have none.
         if not isinstance(queue, MemoryQueue) and (kind.__enter__, kind.__exit__) == (
             Entrance.__enter__,
             Entrance.__exit__,
@@ -90,7 +92,8 @@ class Entrance:
             lost.watch.tell(error)
 
 
-LOADED: dict[int, ref[Block]] = {}  # by thread: of the `with` statement that begins there
+# By thread id: the block of the `with` statement that is about to call `__enter__`.
+LOADED: dict[int, ref[Block]] = {}
 ENTERED: dict[int, list[ref[Block]]] = {}  # by thread: blocks that have begun there, in order
 
 

@@ -1,9 +1,9 @@
 """The errors of headgate's own that a program may catch.
 
-Here live the types and their meaning for the caller: no logic, and no import of anything else of
-the package. `ManualClock.run` also raises `Standstill`, which is in testing/virtual_loop.py. "Not
-now", "never", "too late" and "unknown" are different types, because a caller handles them
-differently:
+This module has the types and their meaning for the caller. It has no logic, and imports nothing
+else of the package. `ManualClock.run` also raises `Standstill`, which is in
+testing/virtual_loop.py. "Not now", "never", "too late" and "unknown" are different types, because a
+caller handles them differently:
 
     HeadgateError
     +-- MaxSleepExceededError       not now: the wait would exceed max_sleep; has retry_after

@@ -1,7 +1,7 @@
 """The inside of limiters and permits, for headgate's own adapters.
 
-Here live the functions that `headgate.http`, `headgate.frameworks`, `headgate.testing` and the
-tests call in place of private attributes. They are internal: a later release may change them.
+This module has the functions that `headgate.http`, `headgate.frameworks`, `headgate.testing` and
+the tests call in place of private attributes. They are internal: a later release may change them.
 Programs use the methods of `Limiter` and `Permit`.
 """
 

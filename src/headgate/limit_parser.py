@@ -1,8 +1,8 @@
 """The text form of a limit: `parse_limit("10 per second burst 20")`.
 
-Here live the grammar, its tokenizer and its parser. limits.py defines the limits, checks their
-numbers and writes the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's unit
-is a word of the grammar.
+This module has the grammar, its tokenizer and its parser. limits.py defines the limits, checks
+their numbers and writes the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's
+unit is a word of the grammar.
 
     limit     = tokens [unit] shape {option}
     shape     = ("/" | "per") period      Window: at most so many in any interval of that length

@@ -1,8 +1,8 @@
 """The limiter: the object that the user holds.
 
-Here also live the `async with` and `with` of an `Acquire`. Those of a limiter are in entrance.py.
-Nothing here decides, sleeps or talks to a server. A method checks a request, gives it to the queue,
-and hands the result to the caller.
+This module also has the `async with` and `with` of an `Acquire`. Those of a limiter are in
+entrance.py. Nothing here decides, sleeps or talks to a server. A method checks a request, gives it
+to the queue, and hands the result to the caller.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The four limits as plain values.
 
-Here live the limits, their checks and their canonical text (`str(limit)`, which `parse_limit` reads
-back); no clock, no I/O, no state. The gate decides by them, and a store keeps their state.
+This module has the limits, their checks and their canonical text (`str(limit)`, which `parse_limit`
+reads back); no clock, no I/O, no state. The gate decides by them, and a store keeps their state.
 
 All four are frozen, compare by value and can be hashed and pickled. Times are seconds.
 """

@@ -80,9 +80,7 @@ class Writer:
         return self.flush(LEAST)
 
     def end(self) -> None:
-        """Write the last lines of the process: in this thread if no other thread can be started any
-        more.
-        """
+        """Write the last lines. If no thread can start any more, write them in this one."""
         if self.flush_at_exit() or self._writing.locked():
             return
         with suppress(Empty):
@@ -95,9 +93,8 @@ class Writer:
             _flush_at_the_end_of_a_child()
             try:
                 begin(self._run, "headgate-log")
-            except (
-                RuntimeError
-            ):  # there are too many threads, or the interpreter ends: the line stays queued
+            # There are too many threads, or the interpreter ends: the line stays queued.
+            except RuntimeError:
                 return False
         return True
 

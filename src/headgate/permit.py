@@ -1,6 +1,6 @@
 """The result of an acquire: a permit, or a refusal.
 
-Here live the two results of an acquire. The stores grant permits and take them back.
+This module has the two results of an acquire. The stores grant permits and take them back.
 """
 
 from __future__ import annotations
@@ -98,13 +98,11 @@ class Permit:
         self.key = key  # the store's own mark of the permit
         self.home = home  # the store's object that renews this permit
         self.held = believed is not None
-        self.believed = (
-            inf if believed is None else believed
-        )  # until when the lease is certain, on the monotonic clock
+        # Until when the lease is certain, on the monotonic clock.
+        self.believed = inf if believed is None else believed
         self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
-        self.guard: Callable[[Permit], BlockWatch] | None = (
-            None  # makes the watch of a block, if there is to be one
-        )
+        # Makes the watch of a block, if there is to be one.
+        self.guard: Callable[[Permit], BlockWatch] | None = None
         self._lost: bool | None = None  # once it is released: whether it was lost then
         if self.held:
             self.__class__ = Held

@@ -1,6 +1,6 @@
 """The request of an acquire, checked before anything is sent.
 
-Here live the rules for costs and settlements; the shapes of single numbers are checked in
+This module has the rules for costs and settlements; the shapes of single numbers are checked in
 validation.py.
 """
 

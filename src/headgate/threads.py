@@ -1,4 +1,4 @@
-"""Threads of headgate's own.
+"""headgate's threads that can be started inside a signal handler.
 
 `threading.Thread.start` holds locks in Python code while it waits for the new thread. An exception
 that a signal handler raises there leaves them locked. So these threads are started without it.
@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-CHECK = 0.5  # seconds between two looks whether another thread still runs
+CHECK = 0.5  # seconds between two checks that another thread still runs
 
 
 def begin(work: Callable[[], object], name: str) -> int:
@@ -20,7 +20,7 @@ def begin(work: Callable[[], object], name: str) -> int:
     Never blocks, and may be called in a signal handler. Raises RuntimeError when the process has
     too many threads, or ends. An asynchronous exception for the calling thread
     (`PyThreadState_SetAsyncExc`) can end the new thread before `work` begins. So a caller that
-    waits for the thread looks every CHECK seconds whether it runs.
+    waits for the thread checks every CHECK seconds that it runs.
     """
 
     def run() -> None:

@@ -1,10 +1,10 @@
 """The checks that all public calls share: a value from outside goes in, a plain number or str comes
 out.
 
-Here live the rules for counts, seconds, instants, units and names, and the sentences that refuse.
-No I/O, no clock, no state. No function here gets a limit, a limiter or a store. Some default
-arguments are their words for a message, such as "Limiter". A sentence names the call, the value,
-the rule and the way out. A wrong type is a TypeError, a wrong value a ValueError.
+This module has the rules for counts, seconds, instants, units and names, and the sentences that
+refuse. No I/O, no clock, no state. No function here gets a limit, a limiter or a store. Some
+default arguments are their words for a message, such as "Limiter". A sentence names the call, the
+value, the rule and the way out. A wrong type is a TypeError, a wrong value a ValueError.
 """
 
 from __future__ import annotations

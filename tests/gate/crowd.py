@@ -1,7 +1,7 @@
 """A crowd in front of a gate, in a time of its own, and the limits that hypothesis makes up for it.
 
-Here live the common parts of the tests of this folder. Callers ask, give up, pay back and let time
-pass, and a ledger keeps the grants. It knows the rules' verbs and none of their arithmetic.
+This module has the common parts of the tests of this folder. Callers ask, give up, pay back and let
+time pass, and a ledger keeps the grants. It knows the rules' verbs and none of their arithmetic.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether a mutant is noticed: both twins run stories, one of them changed, until they differ.
 
-Here lives the jury: the seeds, and stories of the twins' author. Those that have told mutants apart
-before come first. The tests of tests/twins and tests/gate cover the cases that no story reaches.
-The server is its own, since a mutant may keep it busy for ever.
+This module has the jury: the seeds, and stories of the twins' author. Those that have told mutants
+apart before come first. The tests of tests/twins and tests/gate cover the cases that no story
+reaches. The server is its own, since a mutant may keep it busy for ever.
 """
 
 from __future__ import annotations

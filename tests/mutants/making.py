@@ -1,8 +1,8 @@
 """Mutants: each guard of a text changed in turn, one at a time.
 
-Here live the changes, in Lua by words and in Python by its tree; judging.py decides whether a test
-notices. A mutant is named by its file, its line as it was and as it became, so that a name outlives
-lines that move.
+This module has the changes, in Lua by words and in Python by its tree; judging.py decides whether a
+test notices. A mutant is named by its file, its line as it was and as it became, so that a name
+outlives lines that move.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The two distributions of a release: the sdist, and the wheel that is built from the sdist.
 
-Here lives the build, and a look into its results. The tests decide on the necessary files.
+This module builds them, and reads the results. The tests decide on the necessary files.
 """
 
 from __future__ import annotations

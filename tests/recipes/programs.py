@@ -1,6 +1,6 @@
 """The programs of the recipes, as a reader starts them: processes of their own.
 
-Here lives a test's view of such a process: its output, and its end.
+This module has a test's view of such a process: its output, and its end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The oracle: `headgate.gate.gate.Gate` and, around it, the script's additions on a server, as
 plain and slow as can be.
 
-Here live sessions that fall silent, holders whose leases end, notifications for others, and replies
-that are kept for a replay. Here also live keys that get lost, and the bounds on the work of one
-call. It knows nothing of scores or texts: those are the script's.
+This module has sessions that fall silent, holders whose leases end, notifications for others, and
+replies that are kept for a replay. It also has keys that get lost, and the bounds on the work of
+one call. The model knows nothing of scores or texts: those are the script's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The script's wire format, spoken by hand: calls as values, replies as values, and a client with a
 clock of its own.
 
-Here live the words on the wire and nothing that decides. The real server runs the real Lua. Only
-its clock is a key that the test sets, so that time stands still until the test moves it.
+This module has the words on the wire and nothing that decides. The real server runs the real Lua.
+Only its clock is a key that the test sets, so that time stands still until the test moves it.
 """
 
 from __future__ import annotations

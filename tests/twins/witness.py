@@ -1,8 +1,8 @@
 """The witness checks both twins: promises that are kept or broken independently of the gate.
 
-Here live the checks that need no model of the decisions: the holders, the callers that believe to
-hold, and the order. They look at grants and returns, call by call, once both twins have been found
-to say the same.
+This module has the checks that need no model of the decisions: the holders, the callers that
+believe to hold, and the order. They look at grants and returns, call by call, once both twins have
+been found to say the same.
 """
 
 from __future__ import annotations

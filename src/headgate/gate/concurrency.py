@@ -1,8 +1,8 @@
 """The counter of a concurrency limit. Twin: concurrency.lua, function for function.
 Python alone has `admit`. Lua alone has `numbers` and `restore`.
 
-Here lives the arithmetic of `Concurrency`: how much is held. The store knows which callers hold it,
-and for how long.
+This module has the arithmetic of `Concurrency`: how much is held. The store knows which callers
+hold it, and for how long.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The calendar window, on integers. Twin: fixed_window.lua, function for function.
 Python alone has `admit`. Lua alone has `numbers` and `restore`.
 
-Here lives the arithmetic of `Quota`: fixed windows of `per` microseconds that start at `anchor`; no
-clock, no I/O, no queue. With slack, a window closes that much before its end: the service could
-count a call of its last moment in the next window.
+This module has the arithmetic of `Quota`: fixed windows of `per` microseconds that start at
+`anchor`; no clock, no I/O, no queue. With slack, a window closes that much before its end: the
+service could count a call of its last moment in the next window.
 """
 
 from __future__ import annotations

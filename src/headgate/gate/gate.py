@@ -4,9 +4,10 @@ The functions of both have the same names, except for the following. Lua alone h
 equal requests. Python alone has `admit` and `at_once` for its fast path. It also has `entry_at`,
 `over`, `orphan`, `idle_at` and some readers of the state.
 
-Here lives the one decision: several limits together, all or nothing, in the order of arrival. Time
-is an argument, in integer microseconds. There is no clock, no I/O and no lock, and no code waits
-here. The memory store, the Redis script and the tests' oracle are three homes of this logic.
+This module makes the one decision: several limits together, all or nothing, in the order of
+arrival. Time is an argument, in integer microseconds. There is no clock, no I/O and no lock, and no
+code waits here. The memory store, the Redis script and the tests' oracle are three homes of this
+logic.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 
 Units = Mapping[str, int]  # the units of an acquire by name: {"tokens": 900}
-Costs = tuple[
-    int, ...
-]  # the same, one number for each rule in the rules' order; 0 leaves a rule untouched
+# The same, one number for each rule in the rules' order. 0 leaves a rule untouched.
+Costs = tuple[int, ...]
 ROUNDS = 100  # times that rules may put each other off; only quotas ever do (S9)
 ONE_EACH = {"requests": 1, "permits": 1}  # the units of an acquire that names none
 
@@ -104,9 +104,8 @@ class Gate:
         self.reserved = 0
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
-        self.waiting = [0] * len(
-            self.rules
-        )  # the cost of the whole queue, for each rule that counts over time
+        # The cost of the whole queue, for each rule that counts over time.
+        self.waiting = [0] * len(self.rules)
         for rule in self.rules:
             rule.open(t)
         self.read_rules()
@@ -118,9 +117,8 @@ class Gate:
         self.usual = costs_of(self.rules, {})
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
-        self.single = sorted(
-            single, key=lambda each: each[0].holds
-        )  # permits are taken last, so an interrupt leaks none of them
+        # Permits are taken last, so an interrupt leaks none of them.
+        self.single = sorted(single, key=lambda each: each[0].holds)
         self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
         self.slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
         self.holding = [cast(ConcurrencyRule, rule) for _, rule in self.slots]
@@ -395,10 +393,8 @@ class Gate:
         """Queue all waiters again, in order, at their costs under the present rules."""
         asked, never = self.queue.copy(), []
         self.waiting = [0] * len(self.rules)
-        for caller, (
-            units,
-            _,
-        ) in asked.items():  # each stays in the queue all the time, even if an interrupt comes here
+        # Each stays in the queue all the time, even if an interrupt comes here.
+        for caller, (units, _) in asked.items():
             costs = self.costs(units)
             if self.never(costs):
                 never.append(caller)

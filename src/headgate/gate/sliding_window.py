@@ -1,9 +1,9 @@
 """The exact sliding window, on integers. Twin: sliding_window.lua, function for function.
 Python alone has `admit`. Lua alone has `numbers`, `restore`, `each` and `recount`.
 
-Here lives the arithmetic of `Window`: a log of (moment, cost) for one period, merged by moment; no
-clock, no I/O, no queue. A grant at `t` counts until `t + per`, so no half-open interval of `per`
-microseconds ever holds more than `amount`.
+This module has the arithmetic of `Window`: a log of (moment, cost) for one period, merged by
+moment; no clock, no I/O, no queue. A grant at `t` counts until `t + per`, so no half-open interval
+of `per` microseconds ever holds more than `amount`.
 """
 
 from __future__ import annotations

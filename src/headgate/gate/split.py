@@ -1,6 +1,6 @@
 """Shares: the part of a name's limits for one of several processes that cannot ask each other.
 
-Here lives the division of each kind of rule. All shares together never allow more than the whole: a
+This module divides each kind of rule. All shares together never allow more than the whole: a
 remainder of the division is left out. The store knows which process enforces a share, and when.
 """
 

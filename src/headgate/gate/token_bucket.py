@@ -1,7 +1,8 @@
 """The token bucket, on integers. Twin: token_bucket.lua, function for function.
 Python alone has `admit`. Lua alone has `numbers` and `restore`.
 
-Here lives the arithmetic of `Rate`, smooth or in steps; no clock, no I/O, nothing about queues.
+This module has the arithmetic of `Rate`, smooth or in steps; no clock, no I/O, nothing about
+queues.
 
 The level is counted in parts of a token. One token is `price` parts, every `tick` microseconds
 bring `gain` parts, and `size` parts fill the bucket. A bucket in steps is the same bucket with a

@@ -1,6 +1,6 @@
 """aiohttp: a client middleware that passes limiters first, `limit`, and the classic `RateLimiter`.
 
-`limit` puts the middleware into a session that exists. Here lives the part that is special to
+`limit` puts the middleware into a session that exists. This module has the part that is special to
 aiohttp: a call lasts as long as it has its connection.
 """
 

@@ -1,7 +1,7 @@
 """Applies the server's limits, as a response states them, to the limiters of the call.
 
-So they hold for all programs that use these limiters. Here live the choice of a reaction, and the
-rule that a failure here never reaches the call. rate_limit_headers.py reads the response.
+So they hold for all programs that use these limiters. This module chooses the reaction. A failure
+here never reaches the call. rate_limit_headers.py reads the response.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The limiters that each request of an HTTP client passes, and the permits of one call.
 
-Here lives the choice of the limiters for a request: by key, and none if the request is exempt. A
-request gets the permits of all of them or none. This module knows no client. The module of a client
-reads the host and the path of a request, and knows when a call is over.
+This module chooses the limiters for a request: by key, and none if the request is exempt. A request
+gets the permits of all of them or none. This module knows no client. The module of a client reads
+the host and the path of a request, and knows when a call is over.
 """
 
 from __future__ import annotations

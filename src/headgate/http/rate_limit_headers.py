@@ -5,9 +5,9 @@
     answer.permanent        # waiting would not help: a spend cap, a quota that is used up
     answer.budgets          # what it says about each of its limits
 
-Pure: it sends, stores and waits for nothing. Malformed headers are ignored. Here live the headers
-of the providers, as a table. header_values.py reads numbers and times, error_bodies.py reads
-bodies, and http_sf parses structured fields.
+Pure: it sends, stores and waits for nothing. Malformed headers are ignored. A table has the headers
+of the providers. header_values.py reads numbers and times, error_bodies.py reads bodies, and
+http_sf parses structured fields.
 """
 
 from __future__ import annotations

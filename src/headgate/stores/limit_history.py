@@ -1,8 +1,8 @@
 """The declarations of a process for one name, and the log lines for two places or two processes
 that disagree.
 
-Here lives the memory of the last few declarations. The queue knows the limits that hold, and the
-script decides between processes.
+This module has the memory of the last few declarations. The queue knows the limits that hold, and
+the script decides between processes.
 """
 
 from __future__ import annotations

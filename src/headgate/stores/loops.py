@@ -1,7 +1,7 @@
 """The event loop of a caller: whether asyncio runs it, in which order its tasks begin, and whether
 a thread may block it.
 
-Here live the questions of the stores about loops. No limit is decided here.
+The stores ask their questions about loops here. This module decides nothing about limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The choice of a store from the user's argument. redis-py is imported only for a Redis store."""
+"""The choice of a store from the user's argument. redis-py is imported only for a Redis store.
+
+It also registers the delivery at the end of the interpreter.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ StoreLike = Any
 LONGEST_SHOWN = 64  # characters of a wrong URL in a message
 
 MEMORY = MemoryStore()
-_by_url: dict[str, Store] = {}  # those that were found once
+_by_url: dict[str, Store] = {}  # stores by their URLs
 
 
 def store_of(where: StoreLike) -> Store:
     """The store that `where` names.
 
-    Nothing is sent yet: a server is looked for by the first acquire.
+    Sends nothing. The first acquire connects.
     """
     if where is None:
         return MEMORY

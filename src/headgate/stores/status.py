@@ -1,7 +1,7 @@
 """The status of a limiter.
 
-Here live the values that `status()` returns, the same for every store, and how they are read off a
-gate's numbers.
+This module has the values that `status()` returns, the same for every store, and how they are read
+off a gate's numbers.
 """
 
 from __future__ import annotations

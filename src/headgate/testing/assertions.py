@@ -1,6 +1,6 @@
 """Assertions for tests: the calls that passed kept to the limits, and nothing waits or is held.
 
-Here live the record of calls, and arithmetic over it that shares no code with the gate.
+This module has the record of calls, and arithmetic over it that shares no code with the gate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A clock that the test moves, for all limiters in this process's memory.
 
-Here lives time that does not pass by itself, and the timers that wait for it.
+Its time does not pass by itself. This module also has the timers that wait for that time.
 """
 
 from __future__ import annotations

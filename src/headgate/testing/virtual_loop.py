@@ -1,6 +1,7 @@
 """An event loop in which waiting takes no time.
 
-Here lives the loop of `ManualClock.run`. It knows of a clock only how to read it and to move it.
+This module has the loop of `ManualClock.run`. It knows of a clock only how to read it and to move
+it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The acquires of one queue in memory, from the call to the permit.
 
-Here live the parts that may sleep. Each decision is a step of state.py or wait_queue.py under the
-lock. A waiter sleeps in its task or thread, until it is woken or until its own estimate. The store
-has no thread of its own. Only a thread that blocks its event loop looks from time to time.
+This module has the parts that may sleep. Each decision is a step of state.py or wait_queue.py under
+the lock. A waiter sleeps in its task or thread, until it is woken or until its own estimate. The
+store has no thread of its own. Only a thread that blocks its own event loop also wakes at
+intervals.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Acquires:
     # At once --------------------------------------------------------------------------------------
 
     def take(self, request: Request) -> Permit | Refusal:
-        """A permit now, or why not."""
+        """Return a permit, or a refusal. Never waits."""
         try:
             answer = self._lock.run(self._state.take, request)
         except Reentered:  # a signal handler or a finalizer has interrupted this very queue
@@ -103,7 +104,7 @@ class Acquires:
     async def continue_migrated(self, future: Future[Any], result: Any, request: Request) -> None:
         """The task of a local waiter goes on, with the result of its future.
 
-        It has its permit, or it learns that it waits in the gate's queue now.
+        The task has its permit, or its wait continues in the gate's queue.
         """
         if not isinstance(result, MigratedWaiter):
             self._state.waiting.note_started(result)
@@ -123,7 +124,7 @@ class Acquires:
             raise
 
     def _count(self, waiter: Waiter) -> None:
-        """Count a caller that is inside, and whose limits hold nothing."""
+        """If the limits held nothing at the grant, count the block as a holder now."""
         if not waiter.holds:
             self._lock.run(self._state.waiting.count_late, waiter)
 
@@ -206,8 +207,9 @@ class Acquires:
                     WAITING.discard(waiter)
 
     def _longest_sleep(self, waiter: ThreadWaiter) -> float | None:
-        """Seconds until it looks. If it blocks its event loop, it also looks whether its wait can
-        still end.
+        """Seconds until the waiter checks its state.
+
+        A thread that blocks its loop also checks whether its wait can end.
         """
         timeout = waiter.timeout(self._clock.now())
         return CHECK if timeout is None and _get_running_loop() is not None else timeout
@@ -219,7 +221,7 @@ class Acquires:
         return lambda: endless and self._lock.run(next_at, None) >= NEVER and waiter.grant is None
 
     def _join(self, waiter: Waiter) -> bool:
-        """Queue the acquire. True: the grant is there at once."""
+        """Grant the acquire or queue it. Return whether it was granted."""
         refused = self._lock.run(self._state.join, waiter)
         if refused is not None:
             raise refused
@@ -238,7 +240,7 @@ class Acquires:
             closing.end(entry)
 
     def _check(self, waiter: Waiter) -> bool:
-        """Look after a sleep. True: the waiter has its grant. Raises when it waits in vain."""
+        """Check after a sleep. Return whether the waiter may go on. Raise if its wait is over."""
         self._check_fork(waiter)
         if waiter.grant is not None:
             return True
@@ -255,8 +257,8 @@ class Acquires:
     async def _begin(self, waiter: Waiter) -> None:
         """Let the tasks that were granted before this one run first."""
         if waiter in self._state.waiting.gate.queue:
-            # Another thread grants this waiter just now. Wait for the lock: that thread has made
-            # the marker by then.
+            # Another thread may be granting this waiter. Taking the lock waits until that thread
+            # has made the marker.
             with suppress(Reentered):
                 self._lock.run(self._state.waiting.next_at, None)
         if waiter.marker is not None:
@@ -266,7 +268,7 @@ class Acquires:
     # Steps that need not answer -------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Let all waiters have their due."""
+        """Grant permits to the waiters that may pass now."""
         self._lock.run_or_defer(self._state.waiting.advance)
 
     def release_one(self) -> None:

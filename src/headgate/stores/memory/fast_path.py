@@ -1,8 +1,7 @@
 """The fast path of the memory store: `async with` and `with` for one permit without options.
 
-Here live the ways in and out that skip all that such a block does not need. Each queue builds them
-anew when its limits change. They say yes only where the gate would. If they say no, the caller asks
-the queue.
+Entry and exit for blocks of one permit without options. They admit only where the gate would. If
+they decline, the caller asks the queue. Each queue builds them anew when its limits change.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ def build_timed_enter(
     now: Callable[[], int],
     inside: list[None] | None,
 ) -> Enter:
-    """For limits that count over time: one decision under the lock.
+    """One decision under the lock. Used whenever the queue has a fast path.
 
     `inside` counts the blocks if no limit counts them. An exception may come wherever Python runs a
-    signal handler, so the stage is set before the call that it stands for. 1: under the lock. 2:
-    granted, under the lock. 3: released. 4: granted and released.
+    signal handler, so the stage is set before the call that it stands for. 0: the lock is not known
+    to be held. 1: under the lock. 2: granted, under the lock. 3: released. 4: granted and released.
     """
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules, waiting, starting = gate.rules, gate.queue, queue.starting
@@ -108,7 +107,7 @@ def build_timed_enter(
 
 
 def build_timed_leave(queue: FastPathQueue, inside: list[None]) -> Callable[[], None]:
-    """Leave limits of which a block holds nothing."""
+    """Leave limits that count no permits of blocks."""
     pop = inside.pop
 
     def leave() -> None:

@@ -1,8 +1,7 @@
-"""The held permits of one queue in memory, whatever its limits are and become.
+"""The held permits of one queue. Their count survives every change of limits.
 
-Here lives the count that outlasts a change of limits. A holder of a permit of former limits holds
-it under those that follow (S1), and what is released was counted. All of it runs under the queue's
-lock.
+A holder of a permit of former limits holds it under the limits that follow (S1). Every permit that
+is released was counted before. All of it runs under the queue's lock.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Holders:
         self.add(units)
 
     def remove(self, units: Units) -> None:
-        """Count a permit no more, whose units the gate has again."""
+        """Stop counting a permit whose units the gate already has back."""
         if not units:
             if not self.counted:
                 del self.inside[-1:]

@@ -28,7 +28,7 @@ class LocalWaiters:
         self._migrating: Futures = deque()  # on their way to the gate's queue
         # By the id of its future: the waiter that a task has become, until the task sees it.
         self.migrated: dict[int, MigratedWaiter] = {}
-        self.loops = Loops()  # in which tasks have waited in the gate's queue
+        self.loops = Loops()  # event loops whose tasks wait in the gate's queue
 
     def migrate(self, epoch: int) -> None:
         """Move all of them into the gate's queue, behind the waiters there.
@@ -38,7 +38,8 @@ class LocalWaiters:
         gate, futures, migrating = self._gate, self.futures, self._migrating
         if not (futures or migrating):
             return
-        # Other threads look without the lock, and must see one of the two queues all the time.
+        # Threads read both queues without the lock. This mark keeps the gate's queue non-empty
+        # meanwhile.
         gate.queue[self] = gate.plain
         while futures or migrating:
             with suppress(IndexError):

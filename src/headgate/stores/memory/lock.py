@@ -1,5 +1,4 @@
-"""The lock of a queue in memory. Code that Python runs at any moment can neither break it nor wait
-for it.
+"""The lock of a memory queue. Interrupting code can neither break the state nor wait for it.
 
 Signal handlers, finalizers and asynchronous exceptions run between two steps of locked code, in the
 thread that has the lock.
@@ -29,7 +28,8 @@ T = TypeVar("T")
 A = TypeVar("A")
 # Torn: an exception left the locked code in the middle, and `repair` has not run yet.
 FREE, BUSY, TORN = 0, 1, 2
-ATTEMPTS = 100  # interrupts that one caller outlasts; the next caller goes on
+# How many interrupts one caller survives while it runs deferred calls. The next caller goes on.
+ATTEMPTS = 100
 CHECK_AGAIN = 0.1  # seconds from one look at the lock to the next of a thread that waits for it
 
 
@@ -116,10 +116,10 @@ class Lock:
             pass
 
     def fork(self, disown: Callable[[], None]) -> None:
-        """In the child of a fork: run `disown`. A step that this thread is in ends first, and is
-        the parent's.
+        """In the child of a fork: run `disown`.
 
-        A step of another thread never ends. So `disown` comes before all that was deferred.
+        A step in progress in this thread finishes first, still on the parent's state. A step of
+        another thread never ends. So `disown` comes before all that was deferred.
         """
         if self.state and not self.is_held_here():
             self.state = FREE
@@ -211,8 +211,8 @@ class Lock:
         return next((entry for entry in tuple(self.deferred) if entry[0] is self), None)
 
     def is_held_here(self) -> bool:
-        """Whether this thread is inside some queue, so that waiting here would keep all others
-        waiting.
+        """Whether this thread holds the shared lock, so that blocking here would block every
+        queue.
         """
         return self.deferred is DEFERRED and has_lock()
 

@@ -53,10 +53,7 @@ class MemoryQueue(Acquires):
         self._build_fast_path()
 
     def begin_again(self, declared: Declaration) -> list[Waiter]:
-        """Be as new, by the clock that the store has now.
-
-        Returns the waiters, which the queue no longer knows.
-        """
+        """Start afresh with the store's present clock. Return the former waiters."""
         former = self._state.waiting
         waiting = former.waiters()
         self._set_up(declared)
@@ -142,24 +139,26 @@ class MemoryQueue(Acquires):
         self.resume()
 
     def reset(self) -> None:
-        """Forget what was counted; waiters for that go on."""
+        """Clear the counts. Waiters that now have room pass."""
         self._lock.run_or_defer(self._state.reset)
 
     async def areset(self) -> None:
         self.reset()
 
     def flush(self) -> None:
-        """Nothing is under way: all methods of this process take effect at once."""
+        """Do nothing: every call has taken effect already."""
 
     async def aflush(self) -> None:
-        """Nothing, as `flush`."""
+        """Do nothing, as `flush`."""
 
     # Looking --------------------------------------------------------------------------------------
 
     def status(self, own: Declaration | None = None) -> Status:
         try:
             return self._lock.run(self._state.status, own)
-        except Reentered:  # the state lies between two steps: read a copy, and change nothing
+        except Reentered:
+            # The step in progress may have changed only part of the state. Read a copy and change
+            # nothing.
             gate = snapshot(self._state.waiting.gate)
             return read_status(self.name, gate, Declaration(gate.rules))
 
@@ -180,7 +179,7 @@ class MemoryQueue(Acquires):
         self.release(permit)
         return held
 
-    # A finalizer calls it. That may run in the middle of any code, also of this queue's.
+    # A finalizer calls `abandon`, perhaps in the middle of this queue's own code.
     abandon = release
 
     def settle(self, permit: Permit, extras: Units) -> None:
@@ -193,7 +192,7 @@ class MemoryQueue(Acquires):
     # What the store asks for ----------------------------------------------------------------------
 
     def evict(self) -> bool:
-        """Whether the store may forget this queue, which is idle."""
+        """Close the queue if it is idle, so the store may forget it. Return whether it did."""
         try:
             return self._lock.run(self._state.evict, None)
         except Reentered:

@@ -1,7 +1,7 @@
 """The state of one queue in memory: the limits in force, and the acquires that need not wait.
 
-Here live the steps that declare, change and pause the limits, and forks. Each step runs under the
-queue's lock, and takes effect as wait_queue.py says.
+The steps here declare, change and pause limits, and reset a child after a fork. Each step runs
+under the queue's lock, and takes effect as wait_queue.py says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headgate.permit import Issuer
     from headgate.stores.memory.waiters import Waiter
 
-UNHELD = ConcurrencyRule("", 0, 0)  # of limits of which nothing is held
+UNHELD = ConcurrencyRule("", 0, 0)  # stands in for a concurrency limit if there is none
 
 
 class Home(Protocol):
@@ -73,7 +73,8 @@ class QueueState:
         self._gate = self.waiting.gate
         self._declarations = Declarations()
         self.undeclared = True  # no acquire has declared the limits
-        self._drained = False  # a service has reported what is left, while undeclared
+        # A service reported its remaining budget before any acquire declared limits.
+        self._drained = False
         self._evicted = False  # the store has let go of this queue, because it was idle
         self._parent_holds = False  # a block that began before a fork may end in this child
         self.fast_path_closed = True  # while undeclared or evicted, and in a pause
@@ -100,11 +101,17 @@ class QueueState:
             self._rebuild()
 
     def _replace_rules(self) -> None:
-        """Stop the entries that a thread has in hand: they compare the rules with their own."""
+        """Replace the tuple of rules.
+
+        Fast-path functions built before compare it by identity, and then decline.
+        """
         self._gate.rules = (*self._gate.rules,)
 
     def prepare(self, declares: bool = True) -> None:
-        """Before any other step: an acquire declares the limits."""
+        """Reopen a queue that is undeclared, evicted or paused.
+
+        With `declares`, declare its present limits.
+        """
         if self.fast_path_closed:
             if declares and self.undeclared:
                 self._declarations.declare(self.waiting.declared.program)
@@ -160,7 +167,8 @@ class QueueState:
         gate = self._gate
         decision = gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
         permit = self._permit(request, decision if isinstance(decision, Grant) else None)
-        # No call may follow that holds the permit, so this is no `or`.
+        # Written as a condition, because `or` would call `Permit.__bool__` while only the stack
+        # holds the permit.
         return Refusal(seconds_of(decision.t - gate.t)) if permit is None else permit
 
     def _permit(self, request: Request, grant: Grant | None) -> Permit | None:
@@ -281,7 +289,7 @@ class QueueState:
         self.waiting.advance()
 
     def evict(self, _: None) -> bool:
-        """Whether forgetting this queue would change nothing. Then close the fast path.
+        """Close the fast path and return True if forgetting the queue would change nothing.
 
         No caller waits, nothing is held, no limit has counts, and no update holds.
         """

@@ -1,6 +1,6 @@
 """The store of one process: its queues by name.
 
-A name that is idle is forgotten. Its queue comes back when a limiter that was kept uses it again.
+The store forgets idle names. A limiter that still exists brings its queue back at its next use.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ class MemoryStore:
         STORES.add(self)
 
     def queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """The queue of `name`. If there is none yet, it is made with `declared`.
+        """Return the queue of `name`, made with `declared` if there is none.
 
-        That declares nothing.
+        Warn if another limiter of the name has other limits. Nothing is declared.
         """
         note_limits(self._written, name, declared.program)
         return self.open_queue(name, declared)
 
     def open_queue(self, name: str, declared: Declaration) -> MemoryQueue:
+        """Do the same as `queue`, without that warning."""
         try:
             queue = self._lock.run(lambda name: self._queue(name, declared), name)
         except Reentered:
@@ -52,8 +53,9 @@ class MemoryStore:
         return queue
 
     def _queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """A signal handler may make a queue in the middle of this. The first one that is kept
-        remains.
+        """Find or make the queue.
+
+        If a signal handler makes one meanwhile, the first one stored wins.
         """
         queue = self._known.get(name)
         if queue is None:
@@ -79,9 +81,10 @@ class MemoryStore:
     def begin_again(
         self, clock: clocks.Clock, limits: Mapping[MemoryQueue, Declaration]
     ) -> list[tuple[MemoryQueue, Waiter]]:
-        """Make all queues as new, by `clock`, and give those in `limits` these limits.
+        """For headgate.testing: start all queues afresh on `clock`.
 
-        Returns the waiters, which no queue knows now.
+        The queues in `limits` get these limits. Returns the former waiters, which no queue knows
+        now.
         """
         self.clock = clock
         self._written.clear()

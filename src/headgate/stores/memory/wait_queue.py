@@ -1,8 +1,8 @@
 """The waiting acquires of one queue in memory: joining, granting, waking, giving up, releasing.
 
-Here live the steps that move callers, and nothing that sleeps. Each step runs under the queue's
-lock. It takes effect whole or not at all, whatever exception a signal handler raises in it: see
-lock.py. Its last assignment is the one that counts, and `repair` restores the rest.
+This module has the steps that move callers, and nothing that sleeps. Each step runs under the
+queue's lock. It takes effect whole or not at all, whatever exception a signal handler raises in it:
+see lock.py. Its last assignment is the one that counts, and `repair` restores the rest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WaitQueue:
         # A marker of each task that was granted its permit and has not run yet, in their order.
         self.starting: deque[object] = deque()
         self.pooling = False  # whether a released permit stays in the pool
-        # It grows with each fork and each new beginning: an earlier permit gives nothing back.
+        # Grows with each fork or restart. A permit of an earlier epoch returns nothing.
         self.epoch = 0
         self.first_epoch = 0  # of this process; acquires of an earlier one go on in the parent
 
@@ -118,12 +118,14 @@ class WaitQueue:
         self._note_loop(waiter)
         if request.on_wait is not None:
             waiter.waiting = queued_at(wait.position, wait.t - gate.t)
-        # Only the head looks at its very moment. It lets those behind it pass, in order.
+        # Only the head wakes at its exact moment. It then grants to those behind it, in order.
         if wait.t > gate.t:
             waiter.check_at = wait.t + (CHECK_AGAIN if wait.position else 0)
         if request.max_sleep is not None:
             waiter.deadline = gate.t + request.max_sleep
-        if self.holders.pool:  # a caller left since it was emptied, and may have seen no queue
+        if self.holders.pool:
+            # A permit came into the pool after it was emptied. Its holder may not have seen this
+            # waiter.
             self.advance()
         else:
             self._schedule_head()
@@ -138,7 +140,9 @@ class WaitQueue:
         first = next(iter(gate.queue), None) is waiter
         self.advance()
         if waiter.grant is not None:
-            return first  # or those before it have just been woken, and go on before it does
+            # False: earlier waiters were woken just now. This one sleeps once more, so that they
+            # run first.
+            return first
         if waiter.refused is not None:
             return waiter.refused
         if gate.t >= waiter.deadline:
@@ -197,7 +201,7 @@ class WaitQueue:
     def wake_granted(self, waiter: Waiter) -> None:
         """Wake a waiter that has its grant, and take it out of the queue.
 
-        In this order: it is woken, whatever interrupts this.
+        Wake first: after an interrupt, the waiter has been woken.
         """
         if isinstance(waiter, TaskWaiter) and waiter.marker is None:
             waiter.marker = object()
@@ -222,7 +226,7 @@ class WaitQueue:
                 head.wake()
 
     def next_at(self, _: None) -> int:
-        """When the head of the queue could pass; NEVER: only a release can say."""
+        """When the head could pass. NEVER: no caller waits, or only a release can help."""
         return self.gate.next_at()
 
     def count_late(self, waiter: Waiter) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from headgate.request import Request
     from headgate.waiting import Waiting
 
-# Of tasks that wait for one permit. The result is a marker of `starting`: the task has its permit.
-# Or it is the waiter that the task has become.
+# Futures of local waiters. A result is a `starting` marker (granted), or the `MigratedWaiter` of
+# the task.
 Futures = deque[Future[Any]]
 
 

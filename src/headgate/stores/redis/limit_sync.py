@@ -44,7 +44,7 @@ class LimitSync:
 
     @property
     def known(self) -> bool:
-        """Whether the limits were declared, or taken from the store."""
+        """Whether this process declared limits, or took them from the store."""
         return self.declares != ASKED
 
     @property
@@ -78,8 +78,7 @@ class LimitSync:
     ) -> tuple[Declaration, int]:
         """The limits that a call names, and its statement about them.
 
-        A call that `asks` for permits declares the limits of this process. Read the fields in the
-        reverse order of their writing: then older limits never travel as an update.
+        A call that `asks` for permits declares the limits of this process.
         """
         # Another thread may change `declares` between two lines, so each line checks it again.
         if self.declares == ASKED:
@@ -87,6 +86,8 @@ class LimitSync:
                 self.declares = DECLARED
             if self._in_store is not None and self.declares == ASKED:
                 return self._in_store, choose_statement(ASKED, asks, operations or [])
+        # `update` writes `declares` last, so read it first. Then older limits never travel as an
+        # update.
         declares = self.declares
         return self.declared, choose_statement(declares, asks, operations or [])
 
@@ -106,9 +107,9 @@ class LimitSync:
             raise
 
     def note_overruled(self, holds: Declaration) -> bool:
-        """Other processes have declared limits that were not known here.
+        """Take over limits that another process declared.
 
-        False: this process has declared others, too.
+        Return False if this process has its own to declare.
         """
         known = self.declares == KNOWN
         if known:
@@ -118,10 +119,9 @@ class LimitSync:
         return known or self.declares == ASKED
 
     def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
-        """The limits that hold replace ours for `wait` microseconds. -1: as long as an update
-        holds.
+        """The store's limits replace ours, for `wait` microseconds; -1: until the update ends.
 
-        False: others were declared here meanwhile.
+        Return False if ours changed meanwhile.
         """
         until = now + (HOLD if wait < 0 else wait) / 1_000_000
         ours = self.declared
@@ -129,8 +129,7 @@ class LimitSync:
             return False
         self.declared, self.declares, self._turned_down = holds, KNOWN, ours
         self._until, self._comes_again = until, wait >= 0
-        # An update is meant to hold against any declaration in the code of other processes. Adopted
-        # limits are one example. So there is no warning then.
+        # An update overrules declarations in code on purpose, so nothing is logged.
         if wait >= 0:
             warn_of_processes(self.name, program, holds.program)
         return True
@@ -165,8 +164,7 @@ class LimitSync:
             self._history.declare((former or self.declared).program)
         history, program = self._history, declared.program
         history.update(program)
-        # This is done again, in one step with the next line: another thread may have updated the
-        # limits.
+        # Repeat it next to the assignment, because another thread may have updated in between.
         history.overruling = program
         self._turned_down, self.declared, self.declares = None, declared, UPDATED
         return self._history.last.replace(" ", ",") or "-"

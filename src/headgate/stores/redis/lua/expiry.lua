@@ -4,7 +4,7 @@ Expiry = {}
 
 local SLACK = 60000000 -- the keys live longer than they must, so that few calls set a TTL
 
--- The moment until which a promise made here may have to be remembered.
+-- Until when this name's state may be needed.
 local function last_promise()
   local last = gate.t + KEEP + WAITER
   local lease = gate.held > 0 and gate.rules.lease
@@ -19,7 +19,7 @@ local function last_promise()
   return last
 end
 
--- Returns whether the keys must live longer than their TTL.
+-- Moves the end of the keys if they must live longer. Returns whether it did.
 function Expiry.extend()
   local last = last_promise()
   if last <= gate.keys_end then return false end
@@ -34,7 +34,8 @@ function Expiry.outlast(time)
   for _, key in ipairs(keys) do mark_created(key) end
 end
 
--- The server ends keys by its own clock. While gate.t is ahead of it, keys live longer by that much.
+-- The server expires keys by its own clock. If gate.t is ahead, the TTL is longer by the
+-- difference.
 function Expiry.write(extended)
   if not extended and not created then return end
   local left = Numbers.text(ceil((gate.keys_end - server_time) / 1000))

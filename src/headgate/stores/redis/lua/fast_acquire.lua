@@ -53,7 +53,7 @@ function FastAcquire.run(its_keys, its_args)
   server_time = clock()
   local now, costs = max(server_time, gate.t), RequestId.costs_of(asked)
   if not is_ready(costs, now) then
-    -- `State.load` took the state out. Nothing changed, so it is put back.
+    -- `State.load` removed the remembered state. Nothing changed, so remember it again.
     State.remember(stored[2])
     return nil
   end

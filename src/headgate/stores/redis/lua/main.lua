@@ -25,8 +25,8 @@ Main = {}
 
 local WAITS, NOTIFIED = { ['1'] = true, ['3'] = true }, { ['2'] = true, ['3'] = true }
 
--- Ends the session. From now on the record rejects copies of this call and of earlier ones. Without
--- a record the session was unknown here.
+-- Ends the session. From now on the record rejects copies of this call and of earlier ones. If
+-- there is no record, this server never knew the session.
 local function lapse(record)
   local lapsed = ReplyCache.reply('lapsed')
   Sessions.leave(SESSION)
@@ -59,8 +59,8 @@ local function open_state(program, state, alive_until, record, received, waits)
     if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. program) end
   end
   Repair.run()
-  -- The session's last sign of life is too old, or it came before waiters were lost. So its place
-  -- may be gone.
+  -- The session was silent for too long, or last called before waiters were lost. So its place may
+  -- be gone.
   local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
   local lost = received ~= '0' and not ReplyCache.was_received(record, received)
   if (waits and silent) or lost then return lapse(record) end
@@ -71,16 +71,16 @@ local SOON = 0.3 * WAITER -- a session that waits calls again after that (HEARTB
 
 local head_notified -- "id moment": the head whose session was notified last
 
--- Whether the head's session knows this moment, or an earlier one at which it calls anyway. By that
--- call it learns of the later moment.
+-- Whether the head's session was notified of this moment, or an earlier one at which it will call.
+-- By that call it learns of the later moment.
 local function was_notified(id, t)
   local id_notified, moment = string.match(head_notified or '', '^(.*) (%d+)$')
   moment = tonumber(moment)
   return id_notified == id and moment <= t and (moment == t or moment > gate.t)
 end
 
--- Returns when the head should be looked at again, and whether this session does that. Notifies
--- another session that does not know it, and would not call before.
+-- Returns when to check the head again, and whether this session does it. Notifies the head's
+-- session if needed.
 local function look_at_head(id, t)
   -- More requests of expired sessions are in the queue than one call removes.
   if not id then return gate.queued > 0 and '0 1' or '-1 0' end
@@ -163,7 +163,7 @@ function Main.run(its_keys, its_args)
     Holders.expire()
     head = advance()
   end
-  -- A session that has just quit itself stays ended.
+  -- A session that ended itself in this call stays ended.
   alive_until = Sessions.alive_until(SESSION) and Sessions.stay_alive(alive_until) or 0
   if DECLARES == UPDATED then Expiry.outlast(DAY) end
   local extended = Expiry.extend()

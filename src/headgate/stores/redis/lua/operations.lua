@@ -26,8 +26,8 @@ local function follows(kind, number, fence)
   return not fence or run_fence + (kind == 'full' and 0 or run_count) == fence
 end
 
--- Equal answers become one, and those of acquires only within one operation. For waiters it has the
--- estimate of the first.
+-- Equal answers are merged; for acquires, only within one operation. A run of waiters keeps the
+-- first estimate.
 local function answer(kind, count, number, fence)
   if follows(kind, number, fence) then
     run_count = run_count + count
@@ -51,10 +51,9 @@ local function hold(first, count, asked, t)
   if lease then Holders.add(ids_of(SESSION, first, count, asked), t, lease) end
 end
 
--- How many of `left` acquires get the answer of the first, as if they came one by one. A request
--- that passes or waits changes the answer for the next one. A request that waits without
--- `max_sleep` changes it only if the queue was empty. Waiters join together only until the queue
--- holds `max_waiters`.
+-- How many of `left` acquires get the same answer as the first. A request that passes or waits
+-- changes the answer for the next one. A request that waits without `max_sleep` changes it only if
+-- the queue was empty. Waiters join together only until the queue holds `max_waiters`.
 local function decided_alike(kind, left, max_sleep, max_waiters)
   if kind == 'grant' or (kind == 'wait' and (max_sleep or gate.queued == 0)) then return 1 end
   return kind == 'wait' and max_waiters and min(left, max_waiters - gate.queued) or left
@@ -195,8 +194,8 @@ function verbs.declared()
   answer('done', 1, gate.offered and 0 or 1)
 end
 
--- update former: comes with an update, which replaces the `former` limits too (commas for spaces;
--- "-": there are none). The answer says that the update arrived.
+-- update former: also replaces the `former` limits (commas for spaces; "-": none). The answer
+-- confirms the arrival.
 function verbs.update(former)
   if DECLARES == UPDATED and former ~= '-' then
     LimitsHistory.replace((string.gsub(former, ',', ' ')))
@@ -204,8 +203,8 @@ function verbs.update(former)
   answer('done', 1, 1)
 end
 
--- status asked: the number of waiters, when a request that comes now could pass if permits are free
--- then, how long a pause lasts, and the rest of each limit.
+-- status asked: waiters, delay until a new request could pass if permits are free then, remaining
+-- pause, amount left for each limit.
 function verbs.status(asked)
   end_run()
   local costs = RequestId.costs_of(asked)

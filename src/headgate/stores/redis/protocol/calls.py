@@ -1,5 +1,4 @@
-"""The calls of a session: their arguments, by name, and how they are written. This is their only
-encoder.
+"""The calls of a session, and their only encoder.
 
 docs/wire-format.md has the text.
 """
@@ -51,7 +50,8 @@ class Command(NamedTuple):
     waits: bool  # the session has waiters
     notified: bool  # the server notifies the session
     requests: tuple[Any, ...]
-    # It may free capacity for which others wait. Then their notifications arrive before this reply.
+    # The call may free capacity for waiters elsewhere. Their notifications are then published
+    # before this reply.
     for_others: bool = False
 
     @property

@@ -30,7 +30,7 @@ LONGEST = 5.0
 LAST = -100
 
 
-# This names a limiter's unconfirmed calls: its title, the reason, and the number for each method.
+# The unconfirmed calls of one limiter: title, reason, count by method.
 Unsent = tuple[str, str, Counter[str]]
 
 
@@ -54,9 +54,9 @@ class Client(Protocol):
     def end(self) -> None: ...
 
 
-# These clients were made in this process.
+# Clients of this process.
 CLIENTS: WeakSet[Client] = WeakSet()
-# The children of multiprocessing with these process ids deliver before they end.
+# Ids of child processes that already deliver at exit.
 _watched: set[int] = set()
 
 
@@ -159,7 +159,7 @@ def report(unsent: Iterable[Unsent]) -> None:
 
 
 def end() -> None:
-    """The end of the interpreter."""
+    """At the end of the interpreter: write log lines, deliver, write again, close the portal."""
     until = monotonic() + LONGEST
     try:
         # A logging handler may call a limiter, and the delivery may log.
