@@ -16,15 +16,15 @@ class Closed:
         self._queue = queue
 
     def enter(self) -> bool:
-        """False, so that the caller calls `enter_later` or `enter_sync`, which raise."""
+        """False, so that the caller calls `enter_waiting` or `enter_sync`, which raise."""
         return False
 
     enter_task = enter
 
-    async def enter_later(self, request: object) -> NoReturn:
+    async def enter_waiting(self, request: object) -> NoReturn:
         raise closed(self.name)
 
-    acquire = atake = enter_later
+    acquire = atake = enter_waiting
 
     def enter_sync(self, request: object) -> NoReturn:
         raise closed(self.name)

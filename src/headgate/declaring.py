@@ -194,8 +194,8 @@ class Attached:
 
     # Called by the limiter ------------------------------------------------------------------------
 
-    async def enter_later(self, request: Request) -> object:
-        return await self._begin(await self.learn(), request).enter_later(request)
+    async def enter_waiting(self, request: Request) -> object:
+        return await self._begin(await self.learn(), request).enter_waiting(request)
 
     def enter_sync(self, request: Request) -> object:
         return self._begin(self.learn_sync(), request).enter_sync(request)

@@ -72,7 +72,7 @@ class Entrance:
         # In two steps, CPython 3.11 calls a function from a slot faster (benchmarks, rate-async).
         enter = self._queue.enter_task
         if not enter():
-            await self._queue.enter_later(self._default)
+            await self._queue.enter_waiting(self._default)
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         try:

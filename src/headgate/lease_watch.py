@@ -298,7 +298,7 @@ class Watched:
     def _watch(self, permit: Permit) -> Watch:
         return Watch(permit, self)
 
-    async def enter_later(self, request: Request) -> None:
+    async def enter_waiting(self, request: Request) -> None:
         watch = self._watch(await self._queue.acquire(request))
         watch.begin()
         self._inside[visitor()].append(watch)

@@ -64,7 +64,7 @@ NOT_CALLERS = {
 }
 PROTOCOLS = {
     "interfaces.py": [
-        "Queue.enter_later",
+        "Queue.enter_waiting",
         "Queue.acquire",
         "Queue.atake",
         "Queue.astatus",

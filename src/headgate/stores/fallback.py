@@ -154,7 +154,7 @@ class FallbackQueue:
         self._queue.check(declared)
         self._way.follow(self.name, self.declared, declared)
 
-    async def enter_later(self, request: Request) -> None:
+    async def enter_waiting(self, request: Request) -> None:
         self._inside.entered(await self.acquire(request))
 
     def enter_sync(self, request: Request) -> None:

@@ -46,7 +46,7 @@ def not_at_once() -> bool:
     return False
 
 
-def build_timed_enter(
+def build_locked_enter(
     queue: FastPathQueue,
     gate: Gate,
     lock: Lock,
@@ -106,7 +106,7 @@ def build_timed_enter(
     return enter
 
 
-def build_timed_leave(queue: FastPathQueue, inside: list[None]) -> Callable[[], None]:
+def build_uncounted_leave(queue: FastPathQueue, inside: list[None]) -> Callable[[], None]:
     """Leave limits that count no permits of blocks."""
     pop = inside.pop
 
@@ -156,7 +156,7 @@ def build_pooled_wait(
     # When all limits that a block touches have room, this one has.
     slots = cast(ConcurrencyRule, gate.single[0][0])
 
-    async def enter_later(request: Request) -> None:
+    async def enter_waiting(request: Request) -> None:
         if gate.queue or not request.plain:
             await queue.enter_queue(request)
             return
@@ -187,7 +187,7 @@ def build_pooled_wait(
         finally:
             closing.end(entry)
 
-    return enter_later
+    return enter_waiting
 
 
 def build_pooled_leave(queue: FastPathQueue, waiters: WaitQueue, lock: Lock) -> Callable[[], None]:

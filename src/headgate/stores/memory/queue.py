@@ -15,11 +15,11 @@ from headgate.stores.loops import Learning
 from headgate.stores.memory.acquires import Acquires
 from headgate.stores.memory.fast_path import (
     build_held_leave,
+    build_locked_enter,
     build_pooled_enter,
     build_pooled_leave,
     build_pooled_wait,
-    build_timed_enter,
-    build_timed_leave,
+    build_uncounted_leave,
     not_at_once,
 )
 from headgate.stores.memory.lock import Lock, Reentered
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class MemoryQueue(Acquires):
     """The queue of one name in this process."""
 
-    __slots__ = ("_store", "enter", "enter_later", "enter_task", "leave")
+    __slots__ = ("_store", "enter", "enter_task", "enter_waiting", "leave")
 
-    enter_later: Callable[[Request], Coroutine[Any, Any, None]]
+    enter_waiting: Callable[[Request], Coroutine[Any, Any, None]]
 
     def __init__(self, store: Home, name: str, declared: Declaration) -> None:
         self.name = name
@@ -71,8 +71,8 @@ class MemoryQueue(Acquires):
         pools = state.may_pool()
         enter = (
             not_at_once
-            if state.close_fast_path()
-            else build_timed_enter(self, waiting.gate, lock, self._clock.now, inside)
+            if state.update_fast_path_closed()
+            else build_locked_enter(self, waiting.gate, lock, self._clock.now, inside)
         )
         if pools:
             enter = build_pooled_enter(self, waiting, enter)
@@ -80,8 +80,8 @@ class MemoryQueue(Acquires):
         elif inside is None:
             self.leave = build_held_leave(lock, waiting.release_one)
         else:
-            self.leave = build_timed_leave(self, inside)
-        self.enter_later = build_pooled_wait(self, waiting) if pools else self.enter_queue
+            self.leave = build_uncounted_leave(self, inside)
+        self.enter_waiting = build_pooled_wait(self, waiting) if pools else self.enter_queue
         waiting.pooling, self.enter = pools, enter
         self.enter_task = enter if self._learning.knows() else self._learning.enter
 
@@ -191,10 +191,10 @@ class MemoryQueue(Acquires):
 
     # What the store asks for ----------------------------------------------------------------------
 
-    def evict(self) -> bool:
+    def try_evict(self) -> bool:
         """Close the queue if it is idle, so the store may forget it. Return whether it did."""
         try:
-            return self._lock.run(self._state.evict, None)
+            return self._lock.run(self._state.try_evict, None)
         except Reentered:
             return False
 

@@ -81,7 +81,7 @@ class QueueState:
 
     # The fast path --------------------------------------------------------------------------------
 
-    def close_fast_path(self) -> bool:
+    def update_fast_path_closed(self) -> bool:
         """Note whether no caller may enter by the fast path now, and return it."""
         self.fast_path_closed = self._evicted or self.undeclared or self._gate.paused()
         return self.fast_path_closed
@@ -288,7 +288,7 @@ class QueueState:
         self._rebuild()
         self.waiting.advance()
 
-    def evict(self, _: None) -> bool:
+    def try_evict(self, _: None) -> bool:
         """Close the fast path and return True if forgetting the queue would change nothing.
 
         No caller waits, nothing is held, no limit has counts, and no update holds.

@@ -28,7 +28,7 @@ class MemoryStore:
     def __init__(self, clock: clocks.Clock | None = None) -> None:
         self.clock = clock or clocks.made()
         self._lock = Lock("store", lambda: None)
-        self._known: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
         self._kept: dict[str, MemoryQueue] = {}
         self._most = FEWEST_QUEUES
         self._written: Written = {}
@@ -49,7 +49,7 @@ class MemoryStore:
         except Reentered:
             queue = self._queue(name, declared)
         if len(self._kept) > self._most:
-            self._sweep()
+            self._forget_idle()
         return queue
 
     def _queue(self, name: str, declared: Declaration) -> MemoryQueue:
@@ -57,24 +57,24 @@ class MemoryStore:
 
         If a signal handler makes one meanwhile, the first one stored wins.
         """
-        queue = self._known.get(name)
+        queue = self._queues.get(name)
         if queue is None:
             queue = self._kept.setdefault(name, MemoryQueue(self, name, declared))
-            self._known[name] = queue
+            self._queues[name] = queue
         return queue
 
     def queues(self) -> list[MemoryQueue]:
         """Return all queues that are in use, and idle ones that were not forgotten yet."""
-        return list(self._known.values())
+        return list(self._queues.values())
 
     def keep(self, queue: MemoryQueue) -> None:
         self._kept[queue.name] = queue
 
-    def _sweep(self) -> None:
+    def _forget_idle(self) -> None:
         """Forget idle queues, so seldom that the work for each new queue stays constant."""
         self._most = 2 * len(self._kept)
         for name, queue in list(self._kept.items()):
-            if queue.evict():
+            if queue.try_evict():
                 self._kept.pop(name, None)
         self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headgate.gate.gate import Units
     from headgate.permit import Permit
 
-CHECK_AGAIN = 10_000  # microseconds between two looks of a waiter whose estimate came too early
+RECHECK = 10_000  # microseconds until a waiter checks again whose estimate came too early
 
 
 class WaitQueue:
@@ -120,7 +120,7 @@ class WaitQueue:
             waiter.waiting = queued_at(wait.position, wait.t - gate.t)
         # Only the head wakes at its exact moment. It then grants to those behind it, in order.
         if wait.t > gate.t:
-            waiter.check_at = wait.t + (CHECK_AGAIN if wait.position else 0)
+            waiter.check_at = wait.t + (RECHECK if wait.position else 0)
         if request.max_sleep is not None:
             waiter.deadline = gate.t + request.max_sleep
         if self.holders.pool:
@@ -151,7 +151,7 @@ class WaitQueue:
             )
         if gate.t >= waiter.check_at:
             moment = gate.next_at()
-            waiter.check_at = max(moment, gate.t + CHECK_AGAIN) if moment < NEVER else NEVER
+            waiter.check_at = max(moment, gate.t + RECHECK) if moment < NEVER else NEVER
         return False
 
     def waiters(self) -> list[Waiter]:

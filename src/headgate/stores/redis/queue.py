@@ -304,7 +304,7 @@ class RedisQueue:
 
     # Acquires -------------------------------------------------------------------------------------
 
-    async def enter_later(self, request: Request) -> None:
+    async def enter_waiting(self, request: Request) -> None:
         session = self.session()
         grant, pending = await session.acquire(request, enters=True)
         if pending.permit is not None:
