@@ -93,7 +93,7 @@ class Entrance:
 
 
 # By thread id: the block of the `with` statement that is about to call `__enter__`.
-LOADED: dict[int, ref[Block]] = {}
+LOADED_BLOCKS: dict[int, ref[Block]] = {}
 ENTERED: dict[int, list[ref[Block]]] = {}  # by thread: blocks that have begun there, in order
 
 
@@ -168,7 +168,7 @@ class Exit:
 
     def __get__(self, entrance: Entrance | None, kind: object = None) -> Block:
         block = (ClassBlock if entrance is None else Block)(entrance, self._leave)
-        LOADED[get_ident()] = ref(block)
+        LOADED_BLOCKS[get_ident()] = ref(block)
         return block
 
 
@@ -177,7 +177,7 @@ def made_from(entrance: Entrance) -> type[Any]:
     return getattr(type(entrance), "_made_from", type(entrance))
 
 
-class Made:
+class HiddenBase:
     """A base that comes before the user's class.
 
     `with_blocks` makes a hidden subclass. This base keeps the user's `__init_subclass__` from
@@ -195,7 +195,7 @@ def with_blocks(kind: Any) -> type[Entrance]:
     """A subclass of `kind`, in which the blocks of threads hold their permits."""
 
     def enter(entrance: Entrance) -> None:
-        loaded = LOADED.pop(get_ident(), None)
+        loaded = LOADED_BLOCKS.pop(get_ident(), None)
         block = None if loaded is None else loaded()
         if block is None or block.permit is not None or block.entrance not in (entrance, None):
             kind.__enter__(entrance)  # nothing has loaded an `__exit__` for this call
@@ -205,4 +205,4 @@ def with_blocks(kind: Any) -> type[Entrance]:
     names: dict[str, Any] = {"__slots__": (), "__enter__": enter, "__exit__": Exit(kind.__exit__)}
     names["_made_from"] = kind
     names |= {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(kind.__name__, (Made, kind), names)
+    return type(kind.__name__, (HiddenBase, kind), names)

@@ -25,7 +25,7 @@ class Pending(Protocol):
     thread: int  # the one that waits
 
     def fork(self) -> None:
-        """In the child of a fork: wake the thread, which raises `forked`."""
+        """In the child of a fork: wake the thread, which raises `fork_error`."""
 
     def end(self) -> None:
         """Wake the thread, which raises `ended`."""
@@ -57,8 +57,8 @@ def ended() -> RuntimeError:
     )
 
 
-def forked(name: str) -> RuntimeError:
-    """The error of a call that was forked while it waited, in the child. `name`: of the queue."""
+def fork_error(name: str) -> RuntimeError:
+    """The error, in the child, of a call that waited during the fork. `name`: of the queue."""
     return RuntimeError(
         f"This process was forked while a call of {title(name)} waited. The call goes on in the "
         "parent, which keeps its place and gets the answer. In the child, call again, or end the "

@@ -22,10 +22,10 @@ from headgate.forks import end_waits
 from headgate.threads import begin
 
 LOGGER = logging.getLogger("headgate")
-MOST = 4096  # lines that wait for a slow handler; later ones are dropped and counted
-FAREWELL = 2.0  # seconds that the end of the process waits for handlers, in all
+MAX_LINES = 4096  # lines that wait for a slow handler; later ones are dropped and counted
+EXIT_TIMEOUT = 2.0  # seconds that the end of the process waits for handlers, in all
 LEAST = 0.2  # seconds that it gives them when that is over
-LAST = -1000  # the priority among multiprocessing's finalizers: the others may log
+EXIT_PRIORITY = -1000  # the priority among multiprocessing's finalizers: the others may log
 
 
 class Line(NamedTuple):
@@ -40,17 +40,17 @@ class Writer:
 
     def __init__(self) -> None:
         self._lines: SimpleQueue[Line | SimpleQueue[None]] = SimpleQueue()
-        self._writing = threading.Lock()  # locked while the thread runs
+        self._thread_lock = threading.Lock()  # locked while the thread runs
         self._thread = 0
         self._dropped = 0
-        self._exit_by: float | None = None  # the end of FAREWELL, once the process ends
+        self._exit_by: float | None = None  # the end of EXIT_TIMEOUT, once the process ends
 
     def put(self, line: Line) -> None:
         """Queue `line`.
 
         Waits for no lock, so a signal handler and a finalizer may call it at any moment.
         """
-        if self._lines.qsize() >= MOST:
+        if self._lines.qsize() >= MAX_LINES:
             self._dropped += 1
         else:
             self._lines.put(line)
@@ -59,7 +59,7 @@ class Writer:
     def flush(self, timeout: float) -> bool:
         if self._thread == threading.get_ident():
             return False  # a handler called this, and this thread cannot wait for itself
-        if self._lines.empty() and not self._writing.locked():
+        if self._lines.empty() and not self._thread_lock.locked():
             return True
         written: SimpleQueue[None] = SimpleQueue()
         self._lines.put(written)
@@ -73,7 +73,7 @@ class Writer:
     def flush_at_exit(self) -> bool:
         """Flush before the process ends. A handler that still waits for a limiter gets an error."""
         if self._exit_by is None:
-            self._exit_by = monotonic() + FAREWELL
+            self._exit_by = monotonic() + EXIT_TIMEOUT
         if self.flush(max(LEAST, self._exit_by - monotonic())):
             return True
         end_waits(self._thread)
@@ -81,7 +81,7 @@ class Writer:
 
     def end(self) -> None:
         """Write the last lines. If no thread can start any more, write them in this one."""
-        if self.flush_at_exit() or self._writing.locked():
+        if self.flush_at_exit() or self._thread_lock.locked():
             return
         with suppress(Empty):
             while True:
@@ -89,7 +89,7 @@ class Writer:
 
     def _start(self) -> bool:
         """Start the thread, unless it runs. If two start at once, one of them ends."""
-        if not self._writing.locked():
+        if not self._thread_lock.locked():
             _flush_at_the_end_of_a_child()
             try:
                 begin(self._run, "headgate-log")
@@ -99,7 +99,7 @@ class Writer:
         return True
 
     def _run(self) -> None:
-        if self._writing.acquire(blocking=False):
+        if self._thread_lock.acquire(blocking=False):
             self._thread = threading.get_ident()
             while True:
                 self._write(self._lines.get())
@@ -138,7 +138,7 @@ def log(level: int, message: str, *arguments: object, error: BaseException | Non
         _writer.put(Line(level, message, arguments, error))
 
 
-def flush(timeout: float = FAREWELL) -> bool:
+def flush(timeout: float = EXIT_TIMEOUT) -> bool:
     """Wait until all earlier lines are written, for at most `timeout` seconds.
 
     Returns False when they are not.
@@ -158,7 +158,7 @@ def _flush_at_the_end_of_a_child() -> None:
     """A child of multiprocessing runs no atexit callbacks, but these finalizers."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
-        util.Finalize(None, _end, exitpriority=LAST)
+        util.Finalize(None, _end, exitpriority=EXIT_PRIORITY)
 
 
 def _forked() -> None:

@@ -73,7 +73,7 @@ def test_lines_below_the_level_of_the_logger_are_not_queued(
 
 
 def test_a_hanging_handler_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MOST", 3)
+    monkeypatch.setattr(logs, "MAX_LINES", 3)
     begun, go_on = threading.Event(), threading.Event()
     messages: list[str] = []
 

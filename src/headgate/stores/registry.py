@@ -68,7 +68,7 @@ def _found(where: StoreLike) -> Store:
 def _end() -> None:
     shutdown = sys.modules.get("headgate.stores.redis.transport.shutdown")
     if shutdown is not None:
-        shutdown.end()
+        shutdown.deliver_at_exit()
 
 
 # Python calls the callbacks of atexit in reverse order. The import of headgate registers this one,

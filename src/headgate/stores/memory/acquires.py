@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from headgate.clock import Clock
-from headgate.forks import WAITING, begin_wait, forked
+from headgate.forks import WAITING, begin_wait, fork_error
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Grant
 from headgate.permit import Permit, Refusal, start_holding
@@ -252,7 +252,7 @@ class Acquires:
     def _check_fork(self, waiter: Waiter) -> None:
         """Raise RuntimeError in the child of a fork: the acquire goes on in the parent."""
         if waiter.epoch < self._state.waiting.first_epoch:
-            raise forked(self.name)
+            raise fork_error(self.name)
 
     async def _begin(self, waiter: Waiter) -> None:
         """Let the tasks that were granted before this one run first."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hiredis import HiredisError, Reader
 
-from headgate.forks import forked
+from headgate.forks import fork_error
 from headgate.stores.redis.protocol.calls import Command, keys_of
 from headgate.stores.redis.protocol.operations import KNOWN, Caller
 from headgate.stores.redis.protocol.replies import parse_grant
@@ -101,7 +101,7 @@ class FastPath:
         if self._of_parent:
             if permit is not None:
                 permit.held = False  # the parent holds it
-            raise forked(queue.name)
+            raise fork_error(queue.name)
         return permit
 
     def fork(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import ref
 
 from headgate.errors import StoreError
-from headgate.forks import forked
+from headgate.forks import fork_error
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import SCHEDULED
@@ -371,7 +371,7 @@ async def await_grant(pending: PendingAcquire, on_wait: OnWait, name: str) -> Gr
             process = os.getpid()
             on_wait(outcome)
             if os.getpid() != process:
-                raise forked(name)
+                raise fork_error(name)
         outcome = await cast("Future[Any]", pending.future)
     return cast("Grant", outcome)
 

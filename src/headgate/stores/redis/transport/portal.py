@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 from headgate.errors import StoreError
-from headgate.forks import WAITING, begin_wait, ended, forked
+from headgate.forks import WAITING, begin_wait, ended, fork_error
 from headgate.threads import CHECK, begin, runs
 
 T = TypeVar("T")
@@ -261,7 +261,7 @@ class Call(Generic[T]):
             if self._on_message is not None and self._messages.empty():
                 self._on_message(news)
         if self.of_parent:
-            raise forked(self._name)
+            raise fork_error(self._name)
         if not isinstance(news, Outcome):
             raise ended()
         if news.error is not None:

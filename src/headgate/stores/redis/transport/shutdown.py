@@ -27,7 +27,7 @@ from headgate.stores.redis.transport.portal import STARTED, close_portal, portal
 LONGEST = 5.0
 # With this priority, multiprocessing runs the delivery after the user's finalizers and before its
 # last log lines.
-LAST = -100
+EXIT_PRIORITY = -100
 
 
 # The unconfirmed calls of one limiter: title, reason, count by method.
@@ -83,7 +83,7 @@ def watch_child() -> None:
     ):
         return
     _watched.add(os.getpid())
-    util.Finalize(None, _deliver_behind_threads, exitpriority=LAST)
+    util.Finalize(None, _deliver_behind_threads, exitpriority=EXIT_PRIORITY)
 
 
 def _deliver_behind_threads() -> None:
@@ -145,10 +145,10 @@ async def _deliver_in_other_loop(client: Client, until: float) -> None:
 
 def report(unsent: Iterable[Unsent]) -> None:
     """Print one line for each limiter."""
-    for title, why, words in unsent:
+    for title, why, counts in unsent:
         what = ", ".join(
             f"{verb}()" if times == 1 else f"{verb}() ({times} times)"
-            for verb, times in words.items()
+            for verb, times in counts.items()
         )
         if sys.stderr is not None:
             print(
@@ -158,7 +158,7 @@ def report(unsent: Iterable[Unsent]) -> None:
             )
 
 
-def end() -> None:
+def deliver_at_exit() -> None:
     """At the end of the interpreter: write log lines, deliver, write again, close the portal."""
     until = monotonic() + LONGEST
     try:
