@@ -83,7 +83,7 @@ class Calls:
         return self._say(library().back.function, "release", self._session, first, count, "-")
 
     def _say(self, function: str, *words: Any) -> asyncio.Future[Any]:
-        from headgate.stores.redis.protocol.calls import HORIZON
+        from headgate.stores.redis.protocol.calls import RESERVE_AHEAD
         from headgate.stores.redis.protocol.operations import DECLARED, KNOWN
 
         self._number += 1
@@ -97,7 +97,7 @@ class Calls:
             said,
             0,
             0,
-            HORIZON,
+            RESERVE_AHEAD,
         )
         return self._talk.ask("FCALL", function, *header, *words)
 

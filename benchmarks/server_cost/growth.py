@@ -81,7 +81,7 @@ class Crowd:
         await asyncio.sleep(PAUSE)
 
     async def heartbeat(self) -> None:
-        self._session.look()
+        self._session.poll()
         await asyncio.sleep(PAUSE)
 
     async def renew(self) -> None:

@@ -37,7 +37,7 @@ SLOW = Rate(1, per=PER)
 @pytest.fixture(autouse=True)
 def _far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """No reservation's moment comes while a test lasts, however slow the machine is."""
-    monkeypatch.setattr(calls, "HORIZON", round(AHEAD * 1_000_000))
+    monkeypatch.setattr(calls, "RESERVE_AHEAD", round(AHEAD * 1_000_000))
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ async def test_one_token_comes_back_when_a_waiter_is_cancelled_as_its_notificati
 
     monkeypatch.setattr(LoopSession, "on_notification", cancelled_first)
     monkeypatch.setattr(
-        Session, "look", lambda loop_session: None
+        Session, "poll", lambda loop_session: None
     )  # or the reply to that might be faster than the notification
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     permit.settle(tokens=8)
@@ -159,7 +159,7 @@ async def test_a_notification_of_a_later_grant_waits_for_the_earlier_grant(
                 replies.append(reply) if its is loop_session else answered(its, reply)
             ),
         )
-        loop_session.look()
+        loop_session.poll()
         await eventually(lambda: replies)
         permit.settle(tokens=8)
         await eventually(lambda: any(len(each.split()) > 3 for each in notifications))

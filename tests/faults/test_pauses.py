@@ -500,7 +500,7 @@ async def test_a_notification_kept_for_a_refused_call_sends_no_second_call(
     refuse_once(proxy, b"NOREPLICAS Not enough good replicas to write.")
     seen = len(proxy.replies.seen)
     proxy.replies.hold()
-    loop_session.look()
+    loop_session.poll()
     await eventually(lambda: len(proxy.replies.seen) > seen)
     callers[1].cancel()
     await asyncio.wait(callers[1:])

@@ -19,7 +19,7 @@ from headgate.stores.redis.protocol.calls import (
     Command,
     choose_statement,
     keys_of,
-    without_claim,
+    without_notifications,
     write_requests,
 )
 from headgate.stores.redis.protocol.operations import (
@@ -237,7 +237,7 @@ def test_a_whole_call_is_written_as_the_wire_format_says(
     call = whole(bool(waits), bool(notified))
     beginning = "2 headgate:{n} headgate:{n}:who slots permits 1 30000000 s.1 4 1 3 ok 77"
     assert text(call.words) == f"{beginning} {flags} 50000 status -"
-    assert text(without_claim(call).words) == f"{beginning} {waits} 50000 status -"
+    assert text(without_notifications(call).words) == f"{beginning} {waits} 50000 status -"
 
 
 REPLIES: list[tuple[str, Any]] = [

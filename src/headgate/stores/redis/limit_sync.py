@@ -40,10 +40,10 @@ class LimitSync:
         self._turned_down: Declaration | None = None
         self._until = 0.0  # the moment from which it may be declared again
         # They are declared again without an acquire, because no update holds.
-        self._comes_again = False
+        self._may_return = False
 
     @property
-    def known(self) -> bool:
+    def has_limits(self) -> bool:
         """Whether this process declared limits, or took them from the store."""
         return self.declares != ASKED
 
@@ -56,10 +56,10 @@ class LimitSync:
 
         The last declaration wins, unless an update or another process has overruled it.
         """
-        known = self.declared
+        before = self.declared
         if self._may_declare(declared):
             self._history.declare(declared.program)
-            if self.declared is known:  # and no signal handler has updated them meanwhile
+            if self.declared is before:  # and no signal handler has updated them meanwhile
                 self._turned_down, self.declared, self.declares = None, declared, DECLARED
 
     def foresee(self, declared: Declaration) -> Declaration:
@@ -70,8 +70,8 @@ class LimitSync:
         program, present, turned_down = declared.program, self.declared.program, self._turned_down
         if turned_down and turned_down.program == program and monotonic() < self._until:
             return False
-        known = program == present and self.declares != ASKED
-        return not (known or self._history.overruled(program, present))
+        unchanged = program == present and self.declares != ASKED
+        return not (unchanged or self._history.overruled(program, present))
 
     def limits_for_call(
         self, asks: bool = True, operations: list[Operation] | None = None
@@ -111,12 +111,12 @@ class LimitSync:
 
         Return False if this process has its own to declare.
         """
-        known = self.declares == KNOWN
-        if known:
+        up_to_date = self.declares == KNOWN
+        if up_to_date:
             self.declared = holds
         elif self.declares == ASKED:
             self._in_store = holds
-        return known or self.declares == ASKED
+        return up_to_date or self.declares == ASKED
 
     def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
         """The store's limits replace ours, for `wait` microseconds; -1: until the update ends.
@@ -128,7 +128,7 @@ class LimitSync:
         if self.declares != DECLARED or ours.program != program:
             return False
         self.declared, self.declares, self._turned_down = holds, KNOWN, ours
-        self._until, self._comes_again = until, wait >= 0
+        self._until, self._may_return = until, wait >= 0
         # An update overrules declarations in code on purpose, so nothing is logged.
         if wait >= 0:
             warn_of_processes(self.name, program, holds.program)
@@ -137,12 +137,12 @@ class LimitSync:
     @property
     def moment(self) -> float:
         """When the limits that were turned down may be declared again."""
-        return self._until if self._turned_down is not None and self._comes_again else inf
+        return self._until if self._turned_down is not None and self._may_return else inf
 
-    def declare_in_time(self, now: float) -> None:
+    def declare_if_due(self, now: float) -> None:
         """Declare again the limits that were turned down, if they may be by now."""
         ours = self._turned_down
-        if ours is not None and self._comes_again and now >= self._until:
+        if ours is not None and self._may_return and now >= self._until:
             self._declare_again(ours)
 
     def _declare_again(self, ours: Declaration) -> None:

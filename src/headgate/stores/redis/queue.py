@@ -140,7 +140,7 @@ class RedisQueue:
 
     async def learn(self) -> Declaration:
         """The limits of the name. Raises UnknownLimiterError when no process has declared any."""
-        if not self.limits.known:
+        if not self.limits.has_limits:
             self._check_known(await self.session().ask(AskDeclared()))
         return self.limits.present
 
@@ -153,7 +153,7 @@ class RedisQueue:
 
     def once_known(self, said: str, act: Callable[[], None]) -> None:
         """Do `act`, which `said` names, when the limits are known, and never wait for that."""
-        if self.limits.known:
+        if self.limits.has_limits:
             act()
             return
 

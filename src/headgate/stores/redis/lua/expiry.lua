@@ -5,7 +5,7 @@ Expiry = {}
 local SLACK = 60000000 -- the keys live longer than they must, so that few calls set a TTL
 
 -- Until when this name's state may be needed.
-local function last_promise()
+local function last_needed()
   local last = gate.t + KEEP + WAITER
   local lease = gate.held > 0 and gate.rules.lease
   if lease then last = max(last, max(gate.t, gate.not_before) + lease) end
@@ -21,7 +21,7 @@ end
 
 -- Moves the end of the keys if they must live longer. Returns whether it did.
 function Expiry.extend()
-  local last = last_promise()
+  local last = last_needed()
   if last <= gate.keys_end then return false end
   gate.keys_end = last + SLACK
   return true

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.script import Script
 
 # Microseconds. The script reserves a moment only this far ahead. The caller sleeps until it.
-HORIZON = 50_000
+RESERVE_AHEAD = 50_000
 
 
 class Acquire(Protocol):
@@ -59,7 +59,7 @@ class Command(NamedTuple):
         """The arguments, as the script reads them."""
         return (
             *(len(self.keys), *self.keys, self.program, self.session_id, self.number, self.how),
-            *(self.received, self.waits + 2 * self.notified, HORIZON, *self.requests),
+            *(self.received, self.waits + 2 * self.notified, RESERVE_AHEAD, *self.requests),
         )
 
 
@@ -76,7 +76,7 @@ def keys_with(key: str, log: bool) -> tuple[str, ...]:
     return (key, f"{key}:who", f"{key}:log") if log else (key, f"{key}:who")
 
 
-def without_claim(command: Command) -> Command:
+def without_notifications(command: Command) -> Command:
     """The same command for another server, which does not notify the session."""
     return command._replace(notified=False)
 

@@ -231,10 +231,10 @@ class LoopSession:
         self.machine.send_operations()
         self._schedule()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Leave the sessions of closed loops. Ask the server for news if a caller waits."""
         self.queue.leave_closed()
-        self.machine.look()
+        self.machine.poll()
         self._schedule()
 
     # After each input -----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class LoopSession:
     def _update(self) -> None:
         """Carry out what the session wants."""
         traffic = self.traffic
-        if self.machine.look_at < inf:  # callers wait for a notification
+        if self.machine.poll_at < inf:  # callers wait for a notification
             self.client.listen(self)
         self._schedule()
         if traffic.failure is not None:
@@ -295,7 +295,7 @@ class LoopSession:
         self._timer, self._moment = None, inf
         now = monotonic()
         try:
-            if self.machine.look_at <= now:
+            if self.machine.poll_at <= now:
                 self.queue.leave_closed()
             self.machine.on_time(now)
         finally:  # The exception of a signal handler must not stop the timer.

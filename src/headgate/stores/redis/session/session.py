@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headgate.errors import StoreError
 from headgate.stores.redis.protocol.calls import (
-    HORIZON,
+    RESERVE_AHEAD,
     Command,
     keys_of,
     write_requests,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.replies import Reply
 
 # The seconds before its moment at which the head of the queue asks.
-MARGIN = 0.5 * HORIZON / 1_000_000
+MARGIN = 0.5 * RESERVE_AHEAD / 1_000_000
 # Seconds without a call after which a session with waiters sends one, to show that it is alive.
 # This is 0.3 of the script's WAITER (SOON in main.lua).
 HEARTBEAT = 3.0
@@ -89,7 +89,7 @@ class Session:
         self._grants = Grants(limits, numbering, traffic, last, renewal, handoff, deadlines)
         # Notifications that arrived before the reply to an earlier call. They are read after it.
         self._out_of_order: list[Notification] = []
-        self.look_at = inf  # the moment of the next question about the waiters
+        self.poll_at = inf  # the moment of the next question about the waiters
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Session:
         if self.traffic.owes:
             self.traffic.schedule()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask the server for news if a caller waits."""
         if self.traffic.waiting:
             self.traffic.schedule()
@@ -283,7 +283,7 @@ class Session:
         self.handoff.note_queued(sent, ahead)
         self.batching.note_acquires(traffic, sent, at_once, ahead or 0)
         traffic.forget_abandoned()
-        self._plan(reply.head, now)
+        self._schedule_poll(reply.head, now)
         if unclaimed:
             self._ask_again(list(traffic.waiting.values()), now)
 
@@ -318,7 +318,7 @@ class Session:
     def _apply_notification(self, found: Notification, now: float) -> None:
         claims = self._grants.apply_outbox(found.outbox, found.now, now)
         self.recovery.note_announced(claims, found.now)
-        self._plan(found.head, now)
+        self._schedule_poll(found.head, now)
         if not all(claims.values()) and found.now > self.last_reply.server:
             # No reply has named these grants yet. The next reply shows whether they are new.
             self.traffic.schedule()
@@ -435,7 +435,7 @@ class Session:
         """
         program = sent.command.program
         if wait is not None and self.limits.note_turned_down(program, holds, wait, now):
-            self.limits.declare_in_time(now)
+            self.limits.declare_if_due(now)
         elif wait is not None or not self.limits.note_overruled(holds):
             return  # something else was declared since the call was sent
         self.renew(now)
@@ -446,7 +446,7 @@ class Session:
         asked = traffic.unfinished()
         asked += self.renewal.expected - set(asked)
         traffic.stop()
-        traffic.acquires, self.look_at = [], inf
+        traffic.acquires, self.poll_at = [], inf
         traffic.reserved.queue.clear()
         self.deadlines.clear()
         for pending in asked:
@@ -459,7 +459,7 @@ class Session:
     def next_moment(self) -> float:
         """When `on_time` is to be called next. Infinity: never, as it stands."""
         return min(
-            self.look_at,
+            self.poll_at,
             self.handoff.moment,
             self.traffic.reserved.moment,
             self.deadlines.moment,
@@ -476,10 +476,10 @@ class Session:
             self.send_operations()
         if self.renewal.moment <= now:
             self.renew(now)
-        self.limits.declare_in_time(now)
-        if self.look_at <= now:
-            self.look_at = inf
-            self.look()
+        self.limits.declare_if_due(now)
+        if self.poll_at <= now:
+            self.poll_at = inf
+            self.poll()
 
     def _end_waits(self, now: float) -> None:
         """Fail the callers that have waited for as long as they may."""
@@ -489,13 +489,13 @@ class Session:
         if over := self.deadlines.unanswered(now):
             self.traffic.fail(over, cannot(self._place, TimeoutError()))
 
-    def _plan(self, head: int | None, now: float) -> None:
-        """Plan the next look.
+    def _schedule_poll(self, head: int | None, now: float) -> None:
+        """Schedule the next poll.
 
         If the head of the queue is this session's, it asks in time. A session with waiters is never
         silent for long.
         """
-        self.look_at = inf
+        self.poll_at = inf
         if not self.traffic.waiting:
             return
         wait = self._seconds_to_estimate(now) if head is None else head / 1_000_000
@@ -506,7 +506,7 @@ class Session:
         beat = min(HEARTBEAT, last.lease / 3_000_000) if last.lease else HEARTBEAT
         # Notifications do not count as a sign of life: the server sees only calls (L3, dead
         # waiters).
-        self.look_at = now + max(0.0, min(beat - last.silence(now), wait))
+        self.poll_at = now + max(0.0, min(beat - last.silence(now), wait))
 
     def _seconds_to_estimate(self, now: float) -> float:
         """Seconds until the first waiter asks for its state: shortly after its estimate, once."""

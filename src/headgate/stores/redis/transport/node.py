@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from headgate.stores.redis.protocol.calls import Command, without_claim
+from headgate.stores.redis.protocol.calls import Command, without_notifications
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, packed
 from headgate.stores.redis.transport.endpoint import (
@@ -79,7 +79,7 @@ class Sender(Protocol):
     def failed(self, error: StoreError) -> None: ...
     def on_disconnect(self, lost: BaseException, spent: float) -> None: ...
     def on_notification(self, notification: str) -> None: ...
-    def look(self) -> None: ...
+    def poll(self) -> None: ...
     def doubt(self) -> None: ...
     def retry_periods(self) -> list[float | None]: ...
     def send_operations(self) -> None: ...
@@ -395,7 +395,9 @@ class Node:
             self.client.topology.moved(int(slot), server)
             call.sender.node = None
         there = server if word == "ASK" else None
-        onward = call._replace(command=without_claim(call.command), there=there, sent_on=True)
+        onward = call._replace(
+            command=without_notifications(call.command), there=there, sent_on=True
+        )
         if call.sent_on:
             self._disagreed(onward, f"{word} {slot}")
         else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from redis.exceptions import AuthenticationError
 
-from headgate.stores.redis.protocol.calls import without_claim
+from headgate.stores.redis.protocol.calls import without_notifications
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot
 from headgate.stores.redis.transport.outages import outages_of
@@ -121,7 +121,7 @@ class Reconnection:
         """Keep `call` until its server is connected."""
         server = self._server_of(call)
         # The next connection may lead to another server, which does not notify this session.
-        call = call._replace(command=without_claim(call.command))
+        call = call._replace(command=without_notifications(call.command))
         self.unrouted.setdefault(server, []).append(call)
         self.watch_deadline(call)
         self._seek_soon(server)

@@ -100,15 +100,15 @@ class Subscriptions:
         subscriber = self._subscribers.pop(server, None)
         if subscriber is not None:
             subscriber.close()
-            self.look(subscriber.keys)
+            self.poll(subscriber.keys)
 
-    def look(self, keys: Iterable[str]) -> None:
+    def poll(self, keys: Iterable[str]) -> None:
         """Let the sessions of `keys` ask for the notifications that they missed while they were not
         subscribed.
         """
         for key in list(keys):
             if key in self._client.senders:
-                self._client.senders[key].look()
+                self._client.senders[key].poll()
 
     def do_without_sharding(self) -> None:
         """Use unsharded channels from now on.
@@ -258,7 +258,7 @@ class Subscriber:
             if not self._attempts:
                 # A confirmed channel was lost just now, or the first attempt has failed. The
                 # sessions ask for missed notifications, and say that they receive none now.
-                self._subscriptions.look(self.keys)
+                self._subscriptions.poll(self.keys)
             self._attempts += 1
             if not any(map(self._waits, self.keys)):
                 return
@@ -308,14 +308,14 @@ class Subscriber:
             # beside sharded ones: no session waits for its confirmation.
             return
         self._attempts, self._channels[channel] = 0, True
-        self._subscriptions.look([channel.rpartition(":")[0]] if self._sharded else self.keys)
+        self._subscriptions.poll([channel.rpartition(":")[0]] if self._sharded else self.keys)
 
     def _lost(self, key: str) -> None:
         """The slot of `key` has moved, unless the subscriber itself has left the channel."""
         self._channels.pop(self._channel(key), None)
         if key in self.keys:
             self.keys.remove(key)
-            self._subscriptions.look([key])  # The reply shows where to subscribe.
+            self._subscriptions.poll([key])  # The reply shows where to subscribe.
 
     def _refused(self, refusal: str) -> None:
         if self._sharded and refusal.startswith("MOVED "):
