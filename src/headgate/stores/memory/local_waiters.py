@@ -20,17 +20,20 @@ PLAIN = Request({})
 class LocalWaiters:
     """The futures that the tasks await, in order of arrival."""
 
-    __slots__ = ("_gate", "_migrating", "futures", "loops", "migrated")
+    __slots__ = ("_gate", "_migrating", "epoch", "futures", "loops", "migrated")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        # Of the whole queue. Grows with each fork or restart. A permit of an earlier epoch returns
+        # nothing.
+        self.epoch = 0
         self.futures: Futures = deque()
         self._migrating: Futures = deque()  # on their way to the gate's queue
         # By the id of its future: the waiter that a task has become, until the task sees it.
         self.migrated: dict[int, MigratedWaiter] = {}
         self.loops = Loops()  # event loops whose tasks wait in the gate's queue
 
-    def migrate(self, epoch: int) -> None:
+    def migrate(self) -> None:
         """Move all of them into the gate's queue, behind the waiters there.
 
         An exception may come between any two steps. The next call goes on where this one ended.
@@ -46,17 +49,17 @@ class LocalWaiters:
                 migrating.extend(iter(futures.popleft, None))  # all of them in one step
             while migrating:
                 if not migrating[0].done():
-                    self._migrate_first(epoch)
+                    self._migrate_first()
                 migrating.popleft()
         gate.queue.pop(self, None)
 
-    def _migrate_first(self, epoch: int) -> None:
+    def _migrate_first(self) -> None:
         future, gate = self._migrating[0], self._gate
         waiter = self.migrated.get(id(future))
         if waiter is None:
             self.loops.add(future.get_loop())
             waiter = self.migrated[id(future)] = MigratedWaiter(PLAIN, future)
-            waiter.epoch = epoch
+            waiter.epoch = self.epoch
         if waiter not in gate.queue and waiter.grant is None:
             gate.join(waiter, PLAIN.units, gate.usual)
 

@@ -57,7 +57,7 @@ class MemoryQueue(Acquires):
         former = self._state.waiting
         waiting = former.waiters()
         self._set_up(declared)
-        self._state.waiting.epoch = former.epoch + 1
+        self._state.waiting.local.epoch = former.local.epoch + 1
         self._state.waiting.first_epoch = former.first_epoch
         return waiting
 

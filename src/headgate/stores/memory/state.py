@@ -142,7 +142,7 @@ class QueueState:
             grant = gate.at_once(self._clock.now())
             if grant is None:
                 return None
-            permit = Permit(self._issuer, request.units, grant, 0.0, waiting.epoch, None)
+            permit = Permit(self._issuer, request.units, grant, 0.0, waiting.local.epoch, None)
             if waiting.declared.holds:
                 if not holders.counted:
                     holders.add({})
@@ -175,7 +175,7 @@ class QueueState:
         """Make a permit. The last step makes it a held one, so nothing can come between."""
         if grant is None:
             return None
-        permit = Permit(self._issuer, request.units, grant, 0.0, self.waiting.epoch, None)
+        permit = Permit(self._issuer, request.units, grant, 0.0, self.waiting.local.epoch, None)
         if self.waiting.declared.holds:
             if request.units or not self.waiting.holders.counted:
                 self.waiting.holders.add(request.units)
@@ -230,7 +230,7 @@ class QueueState:
     def _follow(self, declared: Declaration, declares: bool = True) -> None:
         """Queue the waiters again under the new limits, and count the holders."""
         waiting, gate = self.waiting, self._gate
-        waiting.local.migrate(waiting.epoch)
+        waiting.local.migrate()
         self.waiting.holders.empty_pool()
         waiting.advance_later()
         inside = self.waiting.holders.uncount()
@@ -249,7 +249,7 @@ class QueueState:
 
     def pause(self, time: int) -> None:
         self.prepare(declares=False)
-        self.waiting.local.migrate(self.waiting.epoch)
+        self.waiting.local.migrate()
         self.waiting.holders.empty_pool()
         self._gate.pause(self._clock.now(), time)
         self._replace_rules()

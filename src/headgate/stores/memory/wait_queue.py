@@ -40,7 +40,6 @@ class WaitQueue:
         "_lock",
         "_resume_pooling",
         "declared",
-        "epoch",
         "first_epoch",
         "gate",
         "holders",
@@ -68,17 +67,15 @@ class WaitQueue:
         # A marker of each task that was granted its permit and has not run yet, in their order.
         self.starting: deque[object] = deque()
         self.pooling = False  # whether a released permit stays in the pool
-        # Grows with each fork or restart. A permit of an earlier epoch returns nothing.
-        self.epoch = 0
         self.first_epoch = 0  # of this process; acquires of an earlier one go on in the parent
 
     # Joining --------------------------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> Exception | None:
         """Ask the gate: it grants, or queues the waiter. Returns the error of a refusal."""
-        waiter.epoch = self.epoch
+        waiter.epoch = self.local.epoch
         request, gate = waiter.request, self.gate
-        self.local.migrate(self.epoch)
+        self.local.migrate()
         self._drop_closed()
         if self.pooling and gate.queue and request.plain:
             gate.join(waiter, request.units, gate.usual)  # behind others, for as long as it takes
@@ -156,14 +153,14 @@ class WaitQueue:
 
     def waiters(self) -> list[Waiter]:
         """All waiters, in their order."""
-        self.local.migrate(self.epoch)
+        self.local.migrate()
         return [cast(Waiter, caller) for caller in self.gate.queue]
 
     # Granting -------------------------------------------------------------------------------------
 
     def advance(self) -> None:
         """Grant to the waiters that are due, wake them, and have the new head look in time."""
-        self.local.migrate(self.epoch)
+        self.local.migrate()
         self._drop_closed()
         self.holders.empty_pool()
         if not self.pooling:
@@ -237,7 +234,7 @@ class WaitQueue:
     # Releasing ------------------------------------------------------------------------------------
 
     def release(self, permit: Permit) -> None:
-        if permit.held and permit.key == self.epoch:
+        if permit.held and permit.key == self.local.epoch:
             if self.local.futures or self.gate.queue or not self.pooling:
                 self.advance_later()
             self.holders.give_back(permit.units)
@@ -260,7 +257,7 @@ class WaitQueue:
         The permit then counts as held all the time.
         """
         gate = self.gate
-        self.local.migrate(self.epoch)
+        self.local.migrate()
         self.advance_later()
         waiter = cast("Waiter | None", next(iter(gate.queue), None)) if self.pooling else None
         if waiter is None or waiter.grant is not None or gate.queue[waiter] is not gate.plain:
@@ -276,7 +273,7 @@ class WaitQueue:
         """Take a waiter out of the queue, and its grant back."""
         if waiter.epoch < self.first_epoch:
             return
-        self.local.migrate(self.epoch)
+        self.local.migrate()
         self.advance_later()
         self.gate.leave(waiter)
         self.note_started(waiter.marker)
@@ -284,7 +281,7 @@ class WaitQueue:
 
     def undo_future(self, future: Future[Any]) -> None:
         """The same for a local waiter, which may have migrated."""
-        self.local.migrate(self.epoch)
+        self.local.migrate()
         waiter = self.local.migrated.get(id(future))
         if waiter is not None:
             self.undo(waiter)
@@ -329,7 +326,7 @@ class WaitQueue:
         """Restore the order that an exception in the middle of a step may have left undone."""
         gate = self.gate
         self.local.repair()
-        self.local.migrate(self.epoch)
+        self.local.migrate()
         totals = [0] * len(gate.rules)
         for index, _ in gate.rated:
             totals[index] = sum(costs[index] for _, costs in gate.queue.values())
@@ -337,8 +334,8 @@ class WaitQueue:
 
     def forget(self) -> None:
         """In the child of a fork: waiters and held permits belong to the parent. Counts stay."""
-        self.epoch += 1
-        self.first_epoch = self.epoch
+        self.local.epoch += 1
+        self.first_epoch = self.local.epoch
         # Code without the lock may go on with the old deque.
         self.starting.clear()
         self.starting = deque()
