@@ -17,7 +17,6 @@ from headgate.permit import Permit
 from headgate.request import Request
 from headgate.stores.redis.protocol.calls import (
     Command,
-    choose_statement,
     keys_of,
     without_notifications,
     write_requests,
@@ -27,7 +26,6 @@ from headgate.stores.redis.protocol.operations import (
     DECLARED,
     KNOWN,
     OFFERED,
-    UPDATED,
     AskDeclared,
     AskStatus,
     Caller,
@@ -93,7 +91,7 @@ WORDS: list[tuple[Operation, str]] = [
     (Leave("s.1"), "quit s.1 *"),
 ]
 # For each type: must it be delivered to a server that was unavailable; is it sent again after a
-# refusal. Then: is it logged when it is given up; which statement does a call with it alone make.
+# refusal. Then: is it logged when it is given up; which state of the name does it need.
 FACTS: dict[type[Operation], tuple[bool, bool, bool, int]] = {
     Release: (True, True, True, KNOWN),
     Cancel: (True, True, False, KNOWN),
@@ -143,8 +141,7 @@ def test_each_operation_is_written_as_the_wire_format_says(
 
 @pytest.mark.parametrize(("operation", "words"), WORDS, ids=[words for _, words in WORDS])
 def test_the_type_says_how_an_operation_is_delivered(operation: Operation, words: str) -> None:
-    said = choose_statement(KNOWN, False, [operation])
-    facts = operation.owed_at(NOW), operation.repeatable, operation.logged, said
+    facts = operation.owed_at(NOW), operation.repeatable, operation.logged, operation.needs
     assert facts == FACTS[type(operation)]
 
 
@@ -198,25 +195,6 @@ def test_acquires_that_ask_for_the_same_are_written_as_one() -> None:
         "release s.1 1 1 - acquire 5 2 -1 -1 - acquire 8 1 -1 -1 - acquire 9 1 0 -1 - "
         "acquire 10 1 0 -1 -"
     )
-
-
-@pytest.mark.parametrize(
-    ("declares", "asks", "operations", "statement"),
-    [
-        (ASKED, True, [], DECLARED),
-        (UPDATED, False, [AskStatus()], UPDATED),
-        (KNOWN, True, [], KNOWN),
-        (ASKED, False, [], ASKED),
-        (KNOWN, False, [], KNOWN),
-        (KNOWN, False, [AskStatus(), Reset()], ASKED),
-        (KNOWN, False, [AskStatus(), Pause(1)], OFFERED),
-        (KNOWN, False, [Pause(1), release(1)], KNOWN),
-    ],
-)
-def test_the_statement_of_a_call_about_its_limits_follows_from_its_requests(
-    declares: int, asks: bool, operations: list[Operation], statement: int
-) -> None:
-    assert choose_statement(declares, asks, operations) == statement
 
 
 def whole(waits: bool, notified: bool) -> Command:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from headgate.gate.compile import Declaration, read_program
 from headgate.stores.limit_history import HOLD, Declarations, warn_of_processes
-from headgate.stores.redis.protocol.calls import choose_statement
-from headgate.stores.redis.protocol.operations import ASKED, DECLARED, KNOWN, UPDATED
+from headgate.stores.redis.protocol.operations import ASKED, DECLARED, KNOWN, OFFERED, UPDATED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headgate.stores.redis.protocol.operations import Operation
 
 
@@ -74,7 +75,7 @@ class LimitSync:
         return not (unchanged or self._history.overruled(program, present))
 
     def limits_for_call(
-        self, asks: bool = True, operations: list[Operation] | None = None
+        self, asks: bool, operations: Sequence[Operation]
     ) -> tuple[Declaration, int]:
         """The limits that a call names, and its statement about them.
 
@@ -85,11 +86,11 @@ class LimitSync:
             if asks and self.declares == ASKED:
                 self.declares = DECLARED
             if self._in_store is not None and self.declares == ASKED:
-                return self._in_store, choose_statement(ASKED, asks, operations or [])
+                return self._in_store, choose_statement(ASKED, asks, operations)
         # `update` writes `declares` last, so read it first. Then older limits never travel as an
         # update.
         declares = self.declares
-        return self.declared, choose_statement(declares, asks, operations or [])
+        return self.declared, choose_statement(declares, asks, operations)
 
     def note_carried(self, program: str, how: int) -> None:
         """A call with these limits was carried out. They are known, unless others were declared
@@ -168,3 +169,16 @@ class LimitSync:
         history.overruling = program
         self._turned_down, self.declared, self.declares = None, declared, UPDATED
         return self._history.last.replace(" ", ",") or "-"
+
+
+def choose_statement(declares: int, asks: bool, operations: Sequence[Operation]) -> int:
+    """Choose the statement that a call makes about its limits.
+
+    A session that acquires declares its limits, unless the server knows them already. A declaration
+    or an update that is still due travels with any call. A look or a pause alone declares nothing.
+    A call without requests says what its session knows.
+    """
+    if asks or declares in (DECLARED, UPDATED):
+        return DECLARED if declares == ASKED else declares
+    needs = {operation.needs for operation in operations} or {declares}
+    return KNOWN if KNOWN in needs else OFFERED if OFFERED in needs else ASKED

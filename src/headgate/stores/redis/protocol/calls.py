@@ -9,15 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headgate.stores.redis.protocol.operations import (
-    ASKED,
-    DECLARED,
-    KNOWN,
-    OFFERED,
-    UPDATED,
-    GivingBack,
-    Operation,
-)
+from headgate.stores.redis.protocol.operations import KNOWN, GivingBack, Operation
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
@@ -79,19 +71,6 @@ def keys_with(key: str, log: bool) -> tuple[str, ...]:
 def without_notifications(command: Command) -> Command:
     """The same command for another server, which does not notify the session."""
     return command._replace(notified=False)
-
-
-def choose_statement(declares: int, asks: bool, operations: Sequence[Operation]) -> int:
-    """Choose the statement that a call makes about its limits.
-
-    A session that acquires declares its limits, unless the server knows them already. A declaration
-    or an update that is still due travels with any call. A look or a pause alone declares nothing.
-    A call without requests says what its session knows.
-    """
-    if asks or declares in (DECLARED, UPDATED):
-        return DECLARED if declares == ASKED else declares
-    needs = {operation.needs for operation in operations} or {declares}
-    return KNOWN if KNOWN in needs else OFFERED if OFFERED in needs else ASKED
 
 
 def write_requests(operations: Sequence[Operation], acquires: Sequence[Acquire]) -> tuple[Any, ...]:
