@@ -85,7 +85,8 @@ WORDS: list[tuple[Operation, str]] = [
     (Reset(until=NEVER), "reset"),
     (AskStatus(), "status -"),
     (AskDeclared(), "declared"),
-    (Update("slots,permits,5,1"), "update slots,permits,5,1"),
+    (Update("slots permits 5 1"), "update slots,permits,5,1"),
+    (Update(""), "update -"),
     (Rejoin(Caller("s.1", 7, "-"), 99, 101), "rejoin s.1 7 99 101 -"),
     (Quit("s.1", "3,7"), "quit s.1 3,7"),
     (Leave("s.1"), "quit s.1 *"),
@@ -155,7 +156,7 @@ def test_a_statement_must_be_delivered_until_it_expires(kind: type[Resume | Rese
     assert not kind(until=LONG_AGO).owed_at(NOW)
 
 
-@pytest.mark.parametrize("awaits", [Update("-"), Pause(1), Resume(), Reset(), AskStatus()])
+@pytest.mark.parametrize("awaits", [Update(""), Pause(1), Resume(), Reset(), AskStatus()])
 def test_an_operation_whose_caller_gets_the_error_need_not_be_delivered(awaits: Operation) -> None:
     assert not awaited(awaits).owed_at(NOW)
 

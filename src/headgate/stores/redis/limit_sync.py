@@ -168,7 +168,7 @@ class LimitSync:
         # Repeat it next to the assignment, because another thread may have updated in between.
         history.overruling = program
         self._turned_down, self.declared, self.declares = None, declared, UPDATED
-        return self._history.last.replace(" ", ",") or "-"
+        return self._history.last
 
 
 def choose_statement(declares: int, asks: bool, operations: Sequence[Operation]) -> int:

@@ -175,7 +175,11 @@ class Update(Operation):
 
     verb = "update"
 
-    overruled: str
+    overruled: str  # a program, or empty if none was declared
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        return (self.verb, self.overruled.replace(" ", ",") or "-")
 
 
 @dataclass(slots=True, eq=False)
