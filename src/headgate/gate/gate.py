@@ -120,8 +120,10 @@ class Gate:
         # Permits are taken last, so an interrupt leaks none of them.
         self.single = sorted(single, key=lambda each: each[0].holds)
         self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
-        self.slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
-        self.holding = [cast(ConcurrencyRule, rule) for _, rule in self.slots]
+        slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
+        holding = [cast(ConcurrencyRule, rule) for _, rule in slots]
+        # No call comes between the two, so an interrupt leaves none of them behind.
+        self.slots, self.holding = slots, holding
 
     def costs(self, units: Units) -> Costs:
         return costs_of(self.rules, units) if units else self.usual

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
-from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Gate
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class Holders:
 
     def uncount(self) -> int:
         """Stop counting the permits that have one of each unit, and return their number."""
-        counted = zip(self._slots(), self._slot_costs({}), self._others(), strict=True)
+        counted = zip(self._gate.holding, self._slot_costs({}), self._others(), strict=True)
         number = max((slots.used - others for slots, cost, others in counted if cost), default=0)
         while self.inside:
             with suppress(IndexError):  # a caller leaves this moment
@@ -119,7 +118,7 @@ class Holders:
         permits for particular units.
         """
         for slots, cost, others in zip(
-            self._slots(), self._slot_costs({}), self._others(), strict=True
+            self._gate.holding, self._slot_costs({}), self._others(), strict=True
         ):
             slots.used = number * cost + others
         self.counted = any(rule.holds for rule, _ in self._gate.single)
@@ -135,9 +134,6 @@ class Holders:
         self.pool = []
         self._units.clear()
         self.count_again(0)
-
-    def _slots(self) -> list[ConcurrencyRule]:
-        return [cast(ConcurrencyRule, rule) for _, rule in self._gate.slots]
 
     def _slot_costs(self, units: Units) -> list[int]:
         costs = self._gate.costs(units)
