@@ -6,7 +6,7 @@ A wake is only a hint to look. The queue decides what the waiter sees then.
 
 from __future__ import annotations
 
-from asyncio import Future, _get_running_loop, get_running_loop, sleep
+from asyncio import Future, _get_running_loop, sleep
 from collections import deque
 from contextlib import suppress
 from threading import Lock, get_ident
@@ -121,7 +121,8 @@ class TaskWaiter(Waiter):
 
     def wake(self) -> bool:
         try:
-            if is_of_this_loop(self.future):
+            # Only the thread of its loop may touch the future.
+            if self.future.get_loop() is _get_running_loop():
                 self.notify()
             else:
                 self.future.get_loop().call_soon_threadsafe(resolve, self.future, self)
@@ -178,11 +179,3 @@ def new_future() -> Future[Any]:
     if _get_running_loop() is None:
         raise no_loop()
     return Future()
-
-
-def is_of_this_loop(future: Future[Any]) -> bool:
-    """Whether `future` belongs to the loop of this thread. Only that thread may touch it."""
-    try:
-        return future.get_loop() is get_running_loop()
-    except RuntimeError:  # no loop runs here
-        return False
