@@ -72,6 +72,7 @@ class MemoryStore:
 
     def _forget_idle(self) -> None:
         """Forget idle queues, so seldom that the work for each new queue stays constant."""
+        # A signal handler or another thread that makes a queue meanwhile begins no second search.
         self._most = 2 * len(self._kept)
         for name, queue in list(self._kept.items()):
             if queue.try_evict():
