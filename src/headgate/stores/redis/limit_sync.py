@@ -104,7 +104,9 @@ class LimitSync:
         try:
             return read_program(program)
         except ValueError:
-            self._turned_down, self.declares = None, self.declares or DECLARED
+            self._turned_down = None
+            if self.declares == KNOWN:
+                self.declares = DECLARED
             raise
 
     def note_overruled(self, holds: Declaration) -> bool:
