@@ -196,10 +196,11 @@ class Acquires:
                 closing.begin(entry)
                 waiter.call_on_wait()
                 self._check_fork(waiter)
-                waiter.sleep(self._clock, self._longest_sleep(waiter))
-                while not self._check(waiter):
-                    check_blocking(self._lock, self._learning, needs_release)
+                while True:
                     waiter.sleep(self._clock, self._longest_sleep(waiter))
+                    if self._check(waiter):
+                        break
+                    check_blocking(self._lock, self._learning, needs_release)
             finally:
                 try:
                     closing.end(entry)
@@ -233,9 +234,10 @@ class Acquires:
             closing.begin(entry)
             waiter.call_on_wait()
             self._check_fork(waiter)
-            await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
-            while not self._check(waiter):
+            while True:
                 await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
+                if self._check(waiter):
+                    break
         finally:
             closing.end(entry)
 
