@@ -14,7 +14,7 @@ from tests.machine import scaled
 from tests.processes import finished
 
 METHODS = ["fork", "forkserver", "spawn"]
-WAYS = ["exits", "fails", "loop", "thread", "pool", "executor"]
+WAYS = ["exits", "fails", "loop", "thread", "finalizer", "pool", "executor"]
 SETTLED = 5000
 
 
@@ -38,7 +38,7 @@ def test_the_releases_of_a_child_have_arrived_however_it_ends(
     name: str, redis_url: str, way: str
 ) -> None:
     """L6, S7: the child ends by sys.exit, by an exception, with a stopped loop, with a thread that
-    goes on, in a pool, in an executor.
+    goes on, with a finalizer of its own, in a pool, in an executor.
     """
     check(redis_url, name, "fork", way, 2)
 

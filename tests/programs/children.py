@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import util
 from typing import Any
 
 from headgate import Concurrency, Limiter, Rate
@@ -61,6 +62,11 @@ def work_in_a_thread(url: str, name: str) -> None:
     threading.Thread(target=late).start()
 
 
+def work_in_a_finalizer(url: str, name: str) -> None:
+    """The child's own finalizer is its first use of headgate."""
+    util.Finalize(None, work, args=(url, name), exitpriority=-50)
+
+
 def run(method: str, way: str, url: str, name: str) -> None:
     context: Any = multiprocessing.get_context(method)
     if way == "pool":
@@ -72,7 +78,11 @@ def run(method: str, way: str, url: str, name: str) -> None:
         with ProcessPoolExecutor(1, mp_context=context) as executor:
             executor.submit(work, url, name).result()
     else:
-        targets = {"loop": (work_in_a_loop,), "thread": (work_in_a_thread,)}
+        targets = {
+            "loop": (work_in_a_loop,),
+            "thread": (work_in_a_thread,),
+            "finalizer": (work_in_a_finalizer,),
+        }
         target, *more = targets.get(way, (work, way))
         child = context.Process(target=target, args=(url, name, *more))
         child.start()

@@ -83,7 +83,10 @@ def watch_child() -> None:
     ):
         return
     _watched.add(os.getpid())
-    util.Finalize(None, _deliver_behind_threads, exitpriority=EXIT_PRIORITY)
+    if util.is_exiting():
+        _deliver_behind_threads()  # multiprocessing runs no finalizer that is registered now
+    else:
+        util.Finalize(None, _deliver_behind_threads, exitpriority=EXIT_PRIORITY)
 
 
 def _deliver_behind_threads() -> None:
