@@ -30,6 +30,7 @@ from tests.rights import PASSWORD, USER, rights
 
 STARTS = 5  # another process may have a free port by the time the server binds it
 PATIENCE = scaled(10.0)  # seconds for a server to answer
+TAKEN: list[socket.socket] = []  # on which nothing listens; their ports stay taken
 ORDER = scaled(20.0)  # seconds for several servers to be as they should be
 ADVICE = (
     "The tests need a real redis-server (7.0 or later) and found none. Install it with "
@@ -98,6 +99,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def dead_port() -> int:
+    """A port of the loopback on which nothing will listen as long as this process lives.
+
+    A free port would not do: a server of another test worker may take it, and get these calls.
+    """
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    TAKEN.append(taken)
+    return int(taken.getsockname()[1])
 
 
 def await_order(met: Callable[[], bool], what: str) -> None:

@@ -31,7 +31,7 @@ from headgate.closing import Closing
 from headgate.forks import WAITING
 from headgate.stores.memory.store import MemoryStore
 from tests.processes import finished
-from tests.servers import free_port
+from tests.servers import dead_port
 from tests.world import HOUR, World, at_rest, long, soon, told, waiting
 
 
@@ -321,7 +321,7 @@ async def test_aclose_without_a_server_is_a_store_error_and_the_limiter_is_close
     name: str,
 ) -> None:
     """Promise 8."""
-    limiter = Limiter(name, Rate(1, per=1), store=f"redis://127.0.0.1:{free_port()}")
+    limiter = Limiter(name, Rate(1, per=1), store=f"redis://127.0.0.1:{dead_port()}")
     limiter.update(Rate(2, per=1))
 
     with pytest.raises(StoreError):

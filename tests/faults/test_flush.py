@@ -16,7 +16,7 @@ from headgate.stores.memory.store import MemoryStore
 from headgate.stores.redis.session.delivery import Delivery
 from headgate.stores.redis.transport.client import Client
 from tests.faults.scene import holders_of
-from tests.servers import Server, free_port
+from tests.servers import Server, dead_port
 from tests.world import long
 
 
@@ -212,7 +212,7 @@ def test_flush_raises_for_a_stopped_loop_that_is_not_closed(name: str, redis_url
 
 async def test_flush_without_a_server_is_a_store_error(name: str) -> None:
     """Promise 8."""
-    limiter = Limiter(name, Rate(1, per=1), store=f"redis://127.0.0.1:{free_port()}")
+    limiter = Limiter(name, Rate(1, per=1), store=f"redis://127.0.0.1:{dead_port()}")
     limiter.update(Rate(2, per=1))
 
     with pytest.raises(StoreError):

@@ -20,7 +20,7 @@ from tests.faults.proxy import Proxy
 from tests.faults.scene import once_back
 from tests.machine import scaled
 from tests.processes import command, complaints_of, environment
-from tests.servers import Server, free_port
+from tests.servers import Server, dead_port
 
 FAR = 0.15  # seconds for each way to the server and back
 START = scaled(5.0)  # seconds for Python to start
@@ -77,7 +77,7 @@ def test_without_a_server_one_line_on_stderr_names_the_request_that_was_not_sent
     name: str, what: str, where: str
 ) -> None:
     """L6: the line says which limiter, which request, and why. The process ends in bounded time."""
-    complaints, seconds = run(f"redis://127.0.0.1:{free_port()}", name, what, where)
+    complaints, seconds = run(f"redis://127.0.0.1:{dead_port()}", name, what, where)
 
     assert len(complaints) == 1
     assert f"{what}()" in complaints[0]
@@ -137,7 +137,7 @@ async def test_a_drain_that_reaches_no_server_in_time_is_given_up_with_a_warning
 ) -> None:
     """L6: the rest of a budget is out of date later."""
     monkeypatch.setattr(queue, "STATEMENT_TTL", 0.0)
-    limiter = Limiter(name, Rate(100, per=10**6), store=Redis(port=free_port()))
+    limiter = Limiter(name, Rate(100, per=10**6), store=Redis(port=dead_port()))
 
     limiter.update(Rate(50, per=10**6))
     for _ in range(5):  # until it is on its way

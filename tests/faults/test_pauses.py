@@ -29,7 +29,7 @@ from headgate.stores.redis.transport.node import Call, Node
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Breaths, client_of_its_own, elsewhere, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
-from tests.servers import Server, as_user, free_port
+from tests.servers import Server, as_user, dead_port
 from tests.world import LONG, at_rest, long, session_of, soon, used, waiting
 
 TEN = Rate(10, per=10_000_000, unit="tokens")  # no token comes back within a test
@@ -286,7 +286,7 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     del breaths.taken[:]
 
     own_admin.config_resetstat()
-    own_admin.replicaof("127.0.0.1", free_port())  # a primary that is not there
+    own_admin.replicaof("127.0.0.1", dead_port())  # a primary that is not there
     await eventually(lambda: len(breaths.taken) >= 7)
     own_admin.replicaof("NO", "ONE")
 

@@ -28,7 +28,7 @@ from tests.faults.scene import (
     visit,
 )
 from tests.machine import scaled
-from tests.servers import Server, as_user, free_port
+from tests.servers import Server, as_user, dead_port
 from tests.world import at_rest, long, session_of, soon, until, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
@@ -268,7 +268,7 @@ async def test_a_server_that_may_not_write_is_an_error_that_changes_nothing(
 
     own_admin.config_set("min-replicas-to-write", int(refusal == "NOREPLICAS"))
     if refusal == "READONLY":
-        own_admin.replicaof("127.0.0.1", free_port())  # a primary that is not there
+        own_admin.replicaof("127.0.0.1", dead_port())  # a primary that is not there
     with pytest.raises(StoreError, match=refusal):
         await soon(limiter.acquire(tokens=1))
     assert content_of(own_admin, name) == before

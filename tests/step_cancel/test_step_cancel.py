@@ -21,7 +21,7 @@ import headgate
 from tests import loops
 from tests.faults.scene import members_of
 from tests.machine import scaled
-from tests.servers import Server, free_port
+from tests.servers import Server, dead_port
 from tests.step_cancel.scenes import SCENES, Scene, Unlimited, scenes_of
 from tests.step_cancel.test_clients import ran_in_clients
 from tests.step_cancel.visits import UNLIMITED, VISITS, Visit
@@ -148,7 +148,7 @@ def url_of(store: str, request: pytest.FixtureRequest) -> str | None:
     return (
         str(request.getfixturevalue("redis_url"))
         if store == "redis"
-        else f"redis://127.0.0.1:{free_port()}/0"
+        else f"redis://127.0.0.1:{dead_port()}/0"
     )
 
 
@@ -179,7 +179,7 @@ def test_a_call_without_limits_that_is_interrupted_leaves_no_task_behind(
     name: str, visit: Visit, way: str
 ) -> None:
     """L4, L6: while the process looks for the store, and when the store is known to be away."""
-    world = World(name, f"redis://127.0.0.1:{free_port()}/0")
+    world = World(name, f"redis://127.0.0.1:{dead_port()}/0")
     at_each_suspension(Unlimited, world, visit, way)
 
 
