@@ -33,9 +33,8 @@ HOLD = scaled(0.4)  # seconds until the server takes limits again that were repl
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
 HELD = "HOLD, FORMER, DAY = 60000000,"
 DOUBTED = "UNHEARD = 4000000"
-UNHEARD = (
-    0.6  # seconds after its last call for which a session without receivers counts as alive: 4
-)
+# Seconds after its last call for which a session without receivers counts as alive: 4.
+UNHEARD = scaled(0.6)
 
 
 def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
