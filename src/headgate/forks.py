@@ -28,7 +28,7 @@ class Pending(Protocol):
         """In the child of a fork: wake the thread, which raises `fork_error`."""
 
     def end(self) -> None:
-        """Wake the thread, which raises `ended`."""
+        """Wake the thread, which raises `exit_error`."""
 
 
 WAITING: set[Pending] = set()  # all calls of threads that have begun to wait and have not ended
@@ -49,7 +49,7 @@ def end_waits(thread: int) -> None:
             call.end()
 
 
-def ended() -> RuntimeError:
+def exit_error() -> RuntimeError:
     """The error of a call that a logging handler waits for when the process ends."""
     return RuntimeError(
         "The process ends, so a logging handler cannot wait for a limiter any longer. Use "

@@ -132,7 +132,7 @@ async def nothing_on_its_way(limiter: Limiter) -> None:
     """Wait until the session is subscribed and has the reply to its last call. Once subscribed, it
     asks for notifications.
     """
-    session = queue_of(limiter).session()
+    session = queue_of(limiter).routing.session()
     await eventually(lambda: session.client.counts(session) and session.traffic.sent is None)
 
 
@@ -192,7 +192,7 @@ async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_anot
 
 def waits(limiter: Limiter) -> bool:
     """Whether a caller of `limiter` waits, and no call is in flight."""
-    session = queue_of(limiter).session()
+    session = queue_of(limiter).routing.session()
     return bool(session.traffic.waiting) and session.traffic.sent is None
 
 

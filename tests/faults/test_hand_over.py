@@ -498,7 +498,8 @@ def nothing() -> None:
 
 def channel(limiter: Limiter) -> str:
     """The channel of the notifications to this loop."""
-    return f"headgate:{queue_of(limiter).session().machine.numbering.session_id.partition('.')[0]}"
+    session = queue_of(limiter).routing.session()
+    return f"headgate:{session.machine.numbering.session_id.partition('.')[0]}"
 
 
 async def acquire(limiter: Limiter) -> int:

@@ -327,7 +327,7 @@ async def test_many_backlogs_for_a_server_that_is_away_are_sent_together_and_les
 
     assert {type(each) for each in outcomes} == {StoreError}
     assert attempts[:6] == [1, 2, 3, 4, 5, 6]
-    assert all(queue_of(limiter)._last._failed_offers >= 5 for limiter in limiters)
+    assert all(queue_of(limiter).routing.last._failed_offers >= 5 for limiter in limiters)
 
 
 async def test_a_backlog_is_sent_as_soon_as_another_name_finds_the_server_back(
@@ -345,7 +345,10 @@ async def test_a_backlog_is_sent_as_soon_as_another_name_finds_the_server_back(
     own_server.pause()
     asked = asyncio.create_task(enter(limiter))
     await eventually(
-        lambda: (loop_session := queue_of(limiter)._last) is not None and loop_session.traffic.sent
+        lambda: (
+            (loop_session := queue_of(limiter).routing.last) is not None
+            and loop_session.traffic.sent
+        )
     )
     own_server.kill()
     monkeypatch.setattr(
@@ -355,7 +358,7 @@ async def test_a_backlog_is_sent_as_soon_as_another_name_finds_the_server_back(
     )
     with pytest.raises(StoreError):
         await soon(asked)
-    owing = queue_of(limiter)._last
+    owing = queue_of(limiter).routing.last
     assert owing.traffic.owes
 
     own_server.start()

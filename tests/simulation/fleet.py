@@ -27,7 +27,7 @@ from headgate.internals import queue_of, store_of
 from headgate.limits import Limit
 from headgate.permit import Permit
 from headgate.stores import registry
-from headgate.stores.redis import queue
+from headgate.stores.redis import queue, routing
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session import delivery, loop_session
 from headgate.stores.redis.session.acquires import PendingAcquire
@@ -142,7 +142,7 @@ def no_portal() -> NoReturn:
 
 NO_PORTAL = [
     (module, function, instead)
-    for module in (delivery, queue, loop_session, client)
+    for module in (delivery, queue, routing, loop_session, client)
     for function, instead in (("portal", no_portal), ("portal_loop", lambda: None))
     if hasattr(module, function)
 ]

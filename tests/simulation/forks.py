@@ -16,6 +16,7 @@ from headgate import Limiter
 from headgate.permit import Permit
 from headgate.stores.context_stack import Inside
 from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.routing import Routing
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.store import RedisStore
 from tests.simulation.loop import ProcessLoop
@@ -52,6 +53,7 @@ def forked(store: RedisStore, limiters: Sequence[Limiter]) -> list[Limiter]:
 def queue_in(store: RedisStore, queue: RedisQueue) -> RedisQueue:
     its = copy(queue)
     its._store, its._inside, its.limits = store, Inside(), copy(queue.limits)
+    its.routing = Routing(its, store)
     its.limits._history = deepcopy(queue.limits._history)
     return its
 

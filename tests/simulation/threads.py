@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
-from headgate.stores.redis import queue
+from headgate.stores.redis import queue, routing
 from headgate.stores.redis.transport.endpoint import Endpoint
 from headgate.stores.redis.transport.portal import NoPortalError
 from tests.simulation.loop import World
@@ -54,7 +54,7 @@ def threaded(world: World, network: Network) -> list[tuple[Any, str, Any]]:
         return Blocking(network, int(endpoint._settings.get("port", 6379)))
 
     return [
-        (queue, "portal", portal),
+        (routing, "portal", portal),
         (queue, "blocking", blocking),
         (Endpoint, "blocking", connection),
     ]

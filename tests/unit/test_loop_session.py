@@ -64,12 +64,16 @@ class Stub:
 
 
 class Home:
-    """The queue of the session."""
+    """The queue of the session, and its other sessions: there is one loop."""
 
     key, limits = "k", LimitSync("k", SLOTS)
 
+    @property
+    def routing(self) -> Home:
+        return self
+
     def leave_closed(self) -> None:
-        """There is one loop."""
+        """No loop is closed."""
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ LARGE = {
     "Permit": (15, 14),
     "Queue": (0, 28),
     "Reconnection": (15, 32),
-    "RedisQueue": (12, 58),
+    "RedisQueue": (11, 49),
     "Session": (14, 37),
     "TokenBucketRule": (13, 17),
     "Watched": (13, 23),

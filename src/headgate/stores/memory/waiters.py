@@ -12,7 +12,7 @@ from contextlib import suppress
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 
-from headgate.forks import ended
+from headgate.forks import exit_error
 from headgate.gate.concurrency import NEVER
 from headgate.stores.loops import no_loop
 
@@ -166,7 +166,7 @@ class ThreadWaiter(Waiter):
         self.wake()
 
     def end(self) -> None:
-        self.refuse(ended())
+        self.refuse(exit_error())
 
 
 def resolve(future: Future[Any], waiter: TaskWaiter) -> None:

@@ -11,8 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import threading
-from collections import Counter
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -43,31 +41,28 @@ from headgate.stores.redis.protocol.operations import (
     Update,
 )
 from headgate.stores.redis.protocol.replies import UNKNOWN
-from headgate.stores.redis.session.acquires import settle, with_on_wait
+from headgate.stores.redis.routing import Routing, Sessions
+from headgate.stores.redis.session.acquires import with_on_wait
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.lost_leases import log_lost
 from headgate.stores.redis.transport.connection import SILENCE
 from headgate.stores.redis.transport.failures import cannot
 from headgate.stores.redis.transport.portal import (
     Call,
-    NoPortalError,
     answer_of,
     blocking,
     check_thread,
-    portal,
     portal_loop,
 )
-from headgate.stores.redis.transport.shutdown import report
 from headgate.stores.refusals import unknown_limiter
 from headgate.stores.status import Status, status_of, unused
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Coroutine, Hashable
 
     from headgate.gate.gate import Grant, Units
     from headgate.stores.redis.fast_path import FastPath, Passed
-    from headgate.stores.redis.protocol.operations import Caller, Operation, Outcome
+    from headgate.stores.redis.protocol.operations import Caller, Outcome
     from headgate.stores.redis.protocol.replies import Answer
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.transport.client import Client
@@ -79,19 +74,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Seconds for which a statement about this moment, such as a pause, is worth sending.
 STATEMENT_TTL = 10.0
-ENDED = "this process has closed its connections."
 LOGS = 4  # the most windows for which a name's log has room
 
 
-class Sessions(Protocol):
+class Store(Sessions, Protocol):
     """The store, as its queues see it."""
 
     @property
     def topology(self) -> Topology: ...
-    def session(self, queue: RedisQueue) -> LoopSession: ...
-    def known_session(self, queue: RedisQueue, loop: AbstractEventLoop) -> LoopSession | None: ...
     def client(self) -> Client: ...
-    def end_closed(self) -> None: ...
     def fast_path(self) -> FastPath: ...
     async def flush(self, name: str) -> None: ...
 
@@ -99,7 +90,7 @@ class Sessions(Protocol):
 class RedisQueue:
     """The queue of one name on one server."""
 
-    def __init__(self, store: Sessions, name: str, declared: Declaration) -> None:
+    def __init__(self, store: Store, name: str, declared: Declaration) -> None:
         self.name = name
         self.key = f"headgate:{{{name}}}"
         self.limits = LimitSync(name, declared)
@@ -111,10 +102,7 @@ class RedisQueue:
         # Redis has no fast entry without a call, so both always decline.
         self.enter = self.enter_task = not_at_once
         self._store = store
-        self._last: LoopSession | None = None  # the session that was used last
-        # One session for each loop. Only this list keeps idle ones alive. Other threads change it,
-        # so loops go over a copy.
-        self._sessions: list[LoopSession] = []
+        self.routing = Routing(self, store)
         self._inside = Inside()
 
     @property
@@ -141,7 +129,7 @@ class RedisQueue:
     async def learn(self) -> Declaration:
         """The limits of the name. Raises UnknownLimiterError when no process has declared any."""
         if not self.limits.has_limits:
-            self._check_known(await self.session().ask(AskDeclared()))
+            self._check_known(await self.routing.session().ask(AskDeclared()))
         return self.limits.present
 
     def learn_sync(self) -> Declaration:
@@ -173,7 +161,7 @@ class RedisQueue:
             else:
                 act()
 
-        self._post(AskDeclared(asker=Callback(on_reply)))
+        self.routing.post(AskDeclared(asker=Callback(on_reply)))
 
     # Statements about the name --------------------------------------------------------------------
 
@@ -182,34 +170,34 @@ class RedisQueue:
         check_windows(self.name, declared)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._post(self._updated(declared, former))
+        self.routing.post(self._updated(declared, former))
 
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
-        await self.session().ask(self._updated(declared, former))
+        await self.routing.session().ask(self._updated(declared, former))
 
     def pause(self, time: int) -> None:
         self._no_fast_path = max(self._no_fast_path, monotonic() + time / 1_000_000)
-        self._post(Pause(time, until=monotonic() + time / 1_000_000))
+        self.routing.post(Pause(time, until=monotonic() + time / 1_000_000))
 
     async def apause(self, time: int) -> None:
-        await self.session().ask(Pause(time))
+        await self.routing.session().ask(Pause(time))
 
     def resume(self) -> None:
         self._no_fast_path = 0.0
-        self._post(Resume(until=monotonic() + STATEMENT_TTL))
+        self.routing.post(Resume(until=monotonic() + STATEMENT_TTL))
 
     async def aresume(self) -> None:
         self._no_fast_path = 0.0
-        await self.session().ask(Resume())
+        await self.routing.session().ask(Resume())
 
     def reset(self) -> None:
-        self._post(Reset(until=monotonic() + STATEMENT_TTL))
+        self.routing.post(Reset(until=monotonic() + STATEMENT_TTL))
 
     async def areset(self) -> None:
-        await self.session().ask(Reset())
+        await self.routing.session().ask(Reset())
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self._post(Drain(unit, limit, left, since, until=monotonic() + STATEMENT_TTL))
+        self.routing.post(Drain(unit, limit, left, since, until=monotonic() + STATEMENT_TTL))
 
     def flush(self) -> None:
         if asyncio._get_running_loop() is not None:
@@ -222,56 +210,9 @@ class RedisQueue:
     async def aflush(self) -> None:
         await self._store.flush(self.name)
 
-    def _post(self, operation: Operation) -> None:
-        """Send `operation` with the next call.
-
-        A signal handler or a finalizer may call this in the middle of the session's own code.
-        """
-        loop = asyncio._get_running_loop()
-        if loop is None:
-            if self._by_portal(lambda session: session.run([operation])):
-                return
-            if operation.asker is not None:
-                settle(operation.asker, StoreError(f"{title(self.name)}: {ENDED}"))
-            else:
-                report([(title(self.name), ENDED, Counter([operation.verb]))])
-        elif (session := self._store.known_session(self, loop)) is None:
-            loop.call_soon_threadsafe(lambda: self.session().run([operation]))
-        else:
-            session.note(operation)
-            loop.call_soon_threadsafe(session.send_noted)
-
     def _updated(self, declared: Declaration, former: Declaration | None = None) -> Update:
         self.check(declared)
         return Update(self.limits.update(declared, former))
-
-    def session(self) -> LoopSession:
-        """The session in the running loop: mostly the same as before."""
-        session = self._last
-        if (
-            session is None
-            or session.client.loop is not asyncio._get_running_loop()
-            or session.client.closed
-        ):
-            session = self._last = self._store.session(self)
-            if session not in self._sessions:
-                self._sessions.append(session)
-        self.leave_closed()
-        return session
-
-    def leave_closed(self) -> None:
-        """Hand over the sessions of closed loops to the portal.
-
-        A queue with only one session is using it, so that one needs no check.
-        """
-        if len(self._sessions) < 2:
-            return
-        closed = [session for session in list(self._sessions) if session.client.loop.is_closed()]
-        for session in closed:
-            with contextlib.suppress(ValueError):  # another thread was faster
-                self._sessions.remove(session)
-        if closed:
-            self._store.end_closed()
 
     def adopt(self, session: LoopSession) -> None:
         """In the portal: go on with a session whose loop has ended.
@@ -283,29 +224,12 @@ class RedisQueue:
         ):
             permit.release()
         session.move(self._store.client())
-        if session not in self._sessions:
-            self._sessions.append(session)
-
-    def sessions_of(self, loop: asyncio.AbstractEventLoop) -> list[LoopSession]:
-        return [session for session in list(self._sessions) if session.client.loop is loop]
-
-    def loops(self) -> set[asyncio.AbstractEventLoop]:
-        """The loops with a session for this name, closed ones included."""
-        return {session.client.loop for session in list(self._sessions)}
-
-    def idle(self) -> bool:
-        """Whether the process loses nothing when it forgets this queue."""
-        return all(session.machine.idle for session in list(self._sessions))
-
-    def forked(self) -> None:
-        """In the child of a fork: forget the sessions, which are the parent's."""
-        self._last = None
-        self._sessions = []
+        self.routing.add(session)
 
     # Acquires -------------------------------------------------------------------------------------
 
     async def enter_waiting(self, request: Request) -> None:
-        session = self.session()
+        session = self.routing.session()
         grant, pending = await session.acquire(request, enters=True)
         if pending.permit is not None:
             self._inside.entered(pending.permit, session.client.task)
@@ -328,7 +252,7 @@ class RedisQueue:
             raise
 
     async def acquire(self, request: Request) -> Permit:
-        session = self.session()
+        session = self.routing.session()
         return self._permit(session, request, *await session.acquire(request))
 
     def _permit(
@@ -421,12 +345,12 @@ class RedisQueue:
             self, request.units, found.grant, waited, found.caller, found.believed, home
         )
         if permit.held and home.process == os.getpid():
-            self._by_portal(lambda session: session.hold(permit, found.lease))
+            self.routing.by_portal(lambda session: session.hold(permit, found.lease))
         return permit
 
     def cancel_uncertain(self, caller: Caller) -> None:
         """Undo the grant that `caller` may have got."""
-        self._by_portal(lambda session: session.run([Cancel(caller)]))
+        self.routing.by_portal(lambda session: session.run([Cancel(caller)]))
 
     async def atake(self, request: Request) -> Permit | Refusal:
         rest = request.retry_for, request.raises, request.closing
@@ -459,17 +383,17 @@ class RedisQueue:
             session.run([release])
 
     def _visitor(self) -> Hashable:
-        session = self._last
+        session = self.routing.last
         return (session and session.client.task) or visitor()
 
     def release(self, permit: Permit) -> None:
         if self._claimed(permit):
             try:
-                self._send_home(permit, release_of(permit))
+                self.routing.send_home(permit, release_of(permit))
             # A signal handler raised, before or after the release was sent. A second one is
             # harmless.
             except BaseException:
-                self._send_home(permit, release_of(permit))
+                self.routing.send_home(permit, release_of(permit))
                 raise
 
     async def arelease(self, permit: Permit) -> bool:
@@ -481,7 +405,7 @@ class RedisQueue:
             return False
         session = permit.home
         if not isinstance(session, LoopSession) or session.client.loop is not loop:
-            session = self.session()
+            session = self.routing.session()
         return bool((await session.ask(release_of(permit))).number)
 
     def abandon(self, permit: Permit) -> None:
@@ -497,7 +421,7 @@ class RedisQueue:
 
     def settle(self, permit: Permit, extras: Units) -> None:
         if extras:
-            self._send_home(permit, Settle(permit.t, cost_text(extras)))
+            self.routing.send_home(permit, Settle(permit.t, cost_text(extras)))
 
     def _claimed(self, permit: Permit) -> bool:
         """Whether this caller may give the permit back: once, and never in the child of a fork."""
@@ -513,47 +437,13 @@ class RedisQueue:
         held, permit.held = permit.held, False
         return held and ours
 
-    def _send_home(self, permit: Permit, operation: Operation) -> None:
-        """Send `operation` from the loop that renews the permit.
-
-        The portal sends them if that loop is closed, or belongs to the parent of a fork.
-        """
-        session = permit.home
-        if (
-            not isinstance(session, LoopSession)
-            or session.client.closed
-            or session.client.process != os.getpid()
-        ):
-            self._by_portal(lambda its: its.run([operation]))
-        elif (
-            session.client.loop is portal_loop() and session.client.thread != threading.get_ident()
-        ):
-            portal().tell(lambda: session.run([operation]))
-        elif session.client.task is not None:
-            session.run([operation])
-        else:
-            # If this loop never runs again, the portal sends the operation.
-            session.note(operation)
-            try:
-                session.client.loop.call_soon_threadsafe(session.send_noted)
-            except RuntimeError:  # the loop was closed just now
-                self._by_portal(lambda _: session.rescue())
-
-    def _by_portal(self, operation: Callable[[LoopSession], None]) -> bool:
-        """Run `operation` in the portal. False: the process ends, and its leases with it."""
-        try:
-            portal().tell(lambda: operation(self.session()))
-        except NoPortalError:
-            return False
-        return True
-
     # Status ---------------------------------------------------------------------------------------
 
     async def astatus(self, own: Declaration | None = None) -> Status:
         """The status in the store. If no process has declared limits, the status of unused `own`
         limits.
         """
-        answer = await self.session().ask(AskStatus())
+        answer = await self.routing.session().ask(AskStatus())
         if answer == UNKNOWN:
             return self._note_status(unused(self.name, own or self.declared))
         program, waiting, delay, paused, left = answer

@@ -22,7 +22,7 @@ from headgate.stores.loops import no_loop
 from headgate.stores.redis.fast_path import FastPath
 from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import Delivery, flush
-from headgate.stores.redis.session.loop_session import LoopSession
+from headgate.stores.redis.session.loop_session import Home, LoopSession
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.portal import portal_loop
 from headgate.stores.redis.transport.tasks import begun, stop, trouble_of
@@ -78,11 +78,11 @@ class RedisStore:
         """Forget idle queues, so rarely that the work for each new queue stays constant."""
         if len(self._kept) > self._most:
             self._kept = {
-                name: queue for name, queue in self._kept.copy().items() if not queue.idle()
+                name: queue for name, queue in self._kept.copy().items() if not queue.routing.idle()
             }
             self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 
-    def session(self, queue: RedisQueue) -> LoopSession:
+    def session(self, queue: Home) -> LoopSession:
         """The session of `queue` in the running loop."""
         client = self.client()
         session = client.senders.get(queue.key)
@@ -108,9 +108,7 @@ class RedisStore:
                 client.end()
                 self._clients.pop(loop, None)
 
-    def known_session(
-        self, queue: RedisQueue, loop: asyncio.AbstractEventLoop
-    ) -> LoopSession | None:
+    def known_session(self, queue: Home, loop: asyncio.AbstractEventLoop) -> LoopSession | None:
         """The session of `queue` in `loop`, if there is one. It makes none: a signal handler may
         ask.
         """
@@ -135,7 +133,7 @@ class RedisStore:
             self.end_closed()
             loops = {
                 asyncio.get_running_loop(),
-                *(loop for queue in queues for loop in queue.loops()),
+                *(loop for queue in queues for loop in queue.routing.loops()),
             }
             if (of_threads := portal_loop()) is not None:
                 loops.add(of_threads)
@@ -173,7 +171,7 @@ class RedisStore:
             self._fast_path.fork()
             self._fast_path = None
         for queue in list(self._queues.values()):
-            queue.forked()
+            queue.routing.forked()
 
     def __str__(self) -> str:
         return f"Redis at {self.topology}"
@@ -184,7 +182,7 @@ async def flush_queues(queues: list[RedisQueue]) -> None:
     loop = asyncio.get_running_loop()
     # An operation of this turn may not have reached its session yet.
     await asyncio.sleep(0)
-    await flush([session for queue in queues for session in queue.sessions_of(loop)])
+    await flush([session for queue in queues for session in queue.routing.sessions_of(loop)])
 
 
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:

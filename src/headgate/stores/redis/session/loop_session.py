@@ -38,14 +38,23 @@ if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
 
+class Router(Protocol):
+    """The sessions of that queue."""
+
+    def leave_closed(self) -> None: ...
+
+
 class Home(Protocol):
     """The queue that a session belongs to."""
 
     @property
+    def name(self) -> str: ...
+    @property
     def key(self) -> str: ...
     @property
     def limits(self) -> LimitSync: ...
-    def leave_closed(self) -> None: ...
+    @property
+    def routing(self) -> Router: ...
     def adopt(self, session: LoopSession) -> None: ...
 
 
@@ -233,7 +242,7 @@ class LoopSession:
 
     def poll(self) -> None:
         """Leave the sessions of closed loops. Ask the server for news if a caller waits."""
-        self.queue.leave_closed()
+        self.queue.routing.leave_closed()
         self.machine.poll()
         self._schedule()
 
@@ -296,7 +305,7 @@ class LoopSession:
         now = monotonic()
         try:
             if self.machine.poll_at <= now:
-                self.queue.leave_closed()
+                self.queue.routing.leave_closed()
             self.machine.on_time(now)
         finally:  # The exception of a signal handler must not stop the timer.
             self._update()

@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 from headgate.errors import StoreError
-from headgate.forks import WAITING, begin_wait, ended, fork_error
+from headgate.forks import WAITING, begin_wait, exit_error, fork_error
 from headgate.threads import CHECK, begin, runs
 
 T = TypeVar("T")
@@ -263,7 +263,7 @@ class Call(Generic[T]):
         if self.of_parent:
             raise fork_error(self._name)
         if not isinstance(news, Outcome):
-            raise ended()
+            raise exit_error()
         if news.error is not None:
             try:
                 raise news.error

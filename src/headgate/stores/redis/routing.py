@@ -1,0 +1,152 @@
+"""The sessions of one queue, and the way of an operation to one of them.
+
+Each event loop has a session of its own. A permit goes back through the loop that renews it, no
+matter which task or thread gives it back. The portal goes on for loops that have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from headgate.errors import StoreError
+from headgate.keys import title
+from headgate.stores.redis.session.acquires import settle
+from headgate.stores.redis.session.loop_session import Home, LoopSession
+from headgate.stores.redis.transport.portal import NoPortalError, portal, portal_loop
+from headgate.stores.redis.transport.shutdown import report
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
+    from headgate.permit import Permit
+    from headgate.stores.redis.protocol.operations import Operation
+
+ENDED = "this process has closed its connections."
+
+
+class Sessions(Protocol):
+    """The store, as the sessions of a queue see it."""
+
+    def session(self, queue: Home) -> LoopSession: ...
+    def known_session(self, queue: Home, loop: AbstractEventLoop) -> LoopSession | None: ...
+    def end_closed(self) -> None: ...
+
+
+class Routing:
+    """The sessions of one queue, by event loop."""
+
+    def __init__(self, queue: Home, store: Sessions) -> None:
+        self._queue = queue
+        self._store = store
+        self.last: LoopSession | None = None  # the session that was used last
+        # One session for each loop. Only this list keeps idle ones alive. Other threads change it,
+        # so loops go over a copy.
+        self._sessions: list[LoopSession] = []
+
+    def session(self) -> LoopSession:
+        """The session in the running loop: mostly the same as before."""
+        session = self.last
+        if (
+            session is None
+            or session.client.loop is not asyncio._get_running_loop()
+            or session.client.closed
+        ):
+            session = self.last = self._store.session(self._queue)
+            if session not in self._sessions:
+                self._sessions.append(session)
+        self.leave_closed()
+        return session
+
+    def leave_closed(self) -> None:
+        """Hand over the sessions of closed loops to the portal.
+
+        A queue with only one session is using it, so that one needs no check.
+        """
+        if len(self._sessions) < 2:
+            return
+        closed = [session for session in list(self._sessions) if session.client.loop.is_closed()]
+        for session in closed:
+            with contextlib.suppress(ValueError):  # another thread was faster
+                self._sessions.remove(session)
+        if closed:
+            self._store.end_closed()
+
+    def add(self, session: LoopSession) -> None:
+        """The queue goes on with `session`, whose loop has ended."""
+        if session not in self._sessions:
+            self._sessions.append(session)
+
+    def sessions_of(self, loop: asyncio.AbstractEventLoop) -> list[LoopSession]:
+        return [session for session in list(self._sessions) if session.client.loop is loop]
+
+    def loops(self) -> set[asyncio.AbstractEventLoop]:
+        """The loops with a session for this name, closed ones included."""
+        return {session.client.loop for session in list(self._sessions)}
+
+    def idle(self) -> bool:
+        """Whether the process loses nothing when it forgets this queue."""
+        return all(session.machine.idle for session in list(self._sessions))
+
+    def forked(self) -> None:
+        """In the child of a fork: forget the sessions, which are the parent's."""
+        self.last = None
+        self._sessions = []
+
+    def post(self, operation: Operation) -> None:
+        """Send `operation` with the next call.
+
+        A signal handler or a finalizer may call this in the middle of the session's own code.
+        """
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            if self.by_portal(lambda session: session.run([operation])):
+                return
+            if operation.asker is not None:
+                settle(operation.asker, StoreError(f"{title(self._queue.name)}: {ENDED}"))
+            else:
+                report([(title(self._queue.name), ENDED, Counter([operation.verb]))])
+        elif (session := self._store.known_session(self._queue, loop)) is None:
+            loop.call_soon_threadsafe(lambda: self.session().run([operation]))
+        else:
+            session.note(operation)
+            loop.call_soon_threadsafe(session.send_noted)
+
+    def send_home(self, permit: Permit, operation: Operation) -> None:
+        """Send `operation` from the loop that renews the permit.
+
+        The portal sends them if that loop is closed, or belongs to the parent of a fork.
+        """
+        session = permit.home
+        if (
+            not isinstance(session, LoopSession)
+            or session.client.closed
+            or session.client.process != os.getpid()
+        ):
+            self.by_portal(lambda its: its.run([operation]))
+        elif (
+            session.client.loop is portal_loop() and session.client.thread != threading.get_ident()
+        ):
+            portal().tell(lambda: session.run([operation]))
+        elif session.client.task is not None:
+            session.run([operation])
+        else:
+            # If this loop never runs again, the portal sends the operation.
+            session.note(operation)
+            try:
+                session.client.loop.call_soon_threadsafe(session.send_noted)
+            except RuntimeError:  # the loop was closed just now
+                self.by_portal(lambda _: session.rescue())
+
+    def by_portal(self, operation: Callable[[LoopSession], None]) -> bool:
+        """Run `operation` in the portal. False: the process ends, and its leases with it."""
+        try:
+            portal().tell(lambda: operation(self.session()))
+        except NoPortalError:
+            return False
+        return True
