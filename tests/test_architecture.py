@@ -318,6 +318,7 @@ REDIS_LAYERS = [
     ["protocol"],
     ["transport", "limit_sync.py"],
     ["session", "fast_path.py"],
+    ["routing.py"],
     ["queue.py"],
     ["store.py"],
     ["__init__.py"],

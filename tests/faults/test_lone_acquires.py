@@ -9,6 +9,8 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
 from tests.faults.scene import commands_of, elsewhere, visit
+from tests.rights import rights_without_functions
+from tests.servers import Server
 from tests.world import soon
 
 
@@ -54,6 +56,27 @@ async def test_a_lone_acquire_is_one_call(
         permit = await soon(caller)
     if permit:
         await permit.arelease()
+
+
+def test_a_thread_passes_with_one_call_on_a_server_without_functions(name: str) -> None:
+    """F22: its own connection gives the server the script that the server does not know yet."""
+    server = Server(rights=rights_without_functions())
+    server.start()
+    try:
+        limiter = Limiter(name, Concurrency(1), store=server.user_url)
+        for _ in range(3):
+            limiter.acquire_sync().release()
+        limiter.flush()
+        server.admin.config_resetstat()
+        permit = limiter.acquire_sync()
+
+        calls = commands_of(server.admin)
+
+        assert (calls.get("evalsha"), calls.get("eval")) == (1, None)
+        permit.release()
+        limiter.flush()
+    finally:
+        server.stop()
 
 
 async def queued(limiter: Limiter) -> asyncio.Task[Permit]:

@@ -166,7 +166,11 @@ class FastPath:
     def _exchange(self, server: Endpoint, words: tuple[Any, ...], timeout: float) -> Any:
         fast = library().fast
         name = ("FCALL", fast.function) if self._topology.functions else ("EVALSHA", fast.digest)
-        return self._connections[server].exchange(packed(*name, *words), timeout)
+        connection = self._connections[server]
+        reply = connection.exchange(packed(*name, *words), timeout)
+        if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
+            reply = connection.exchange(packed("EVAL", fast.text, *words), timeout)
+        return reply
 
     def _open(self, server: Endpoint, timeout: float) -> bool:
         """Connect in a new thread.
