@@ -145,8 +145,10 @@ def last_block_of(entrance: Entrance | None) -> Block | None:
 
 
 def forget_ended_blocks() -> None:
+    """Forget those at the end of the list. An earlier one goes when the later ones have ended."""
     blocks = ENTERED.get(get_ident(), [])
-    blocks[:] = [each for each in blocks if (its := each()) is not None and its.permit is not None]
+    while blocks and ((block := blocks[-1]()) is None or block.permit is None):
+        blocks.pop()
     if not blocks:
         ENTERED.pop(get_ident(), None)
 
