@@ -147,8 +147,10 @@ def last_block_of(entrance: Entrance | None) -> Block | None:
 def forget_ended_blocks() -> None:
     """Forget those at the end of the list. An earlier one goes when the later ones have ended."""
     blocks = ENTERED.get(get_ident(), [])
-    while blocks and ((block := blocks[-1]()) is None or block.permit is None):
-        blocks.pop()
+    while (last := blocks[-1:]) and ((block := last[0]()) is None or block.permit is None):
+        # A signal handler may have ended some in that call. No call comes between these lines.
+        if blocks[-1:] == last:
+            del blocks[-1:]
     if not blocks:
         ENTERED.pop(get_ident(), None)
 
