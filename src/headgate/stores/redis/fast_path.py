@@ -128,7 +128,7 @@ class FastPath:
             *(KNOWN, 0, False, False, asked),
         )
         try:
-            reply = self._exchange_surely(server, command.words, timeout)
+            reply = self._exchange_surely(server, command, timeout)
             if str(reply).startswith("READONLY"):
                 self._close(server)  # the host name may lead to another server now
             found = read_reply(reply, caller, believed, declared.lease)
@@ -145,13 +145,13 @@ class FastPath:
                 raise
             return None
 
-    def _exchange_surely(self, server: Endpoint, words: tuple[Any, ...], timeout: float) -> Any:
+    def _exchange_surely(self, server: Endpoint, command: Command, timeout: float) -> Any:
         """Send a call, and send it once more, byte for byte, if the reply was lost.
 
         The script knows the call's number, so it does nothing twice.
         """
         try:
-            return self._exchange(server, words, timeout)
+            return self._exchange(server, command, timeout)
         except (OSError, HiredisError) as lost:
             self._close(server)
             if (
@@ -161,13 +161,14 @@ class FastPath:
                 or not self._open(server, timeout)
             ):
                 raise  # one timeout is enough
-            return self._exchange(server, words, timeout)
+            return self._exchange(server, command, timeout)
 
-    def _exchange(self, server: Endpoint, words: tuple[Any, ...], timeout: float) -> Any:
-        fast = library().fast
+    def _exchange(self, server: Endpoint, command: Command, timeout: float) -> Any:
+        fast, words = command.script, command.words
         name = ("FCALL", fast.function) if self._topology.functions else ("EVALSHA", fast.digest)
         connection = self._connections[server]
         reply = connection.exchange(packed(*name, *words), timeout)
+        # Only this path uses the script, so it gives the text to a server without functions.
         if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
             reply = connection.exchange(packed("EVAL", fast.text, *words), timeout)
         return reply
