@@ -59,7 +59,8 @@ class Ward:
     def cut(self, capacity: int, again: bool) -> None:
         """Another capacity is declared; a waiter that asks for more than that can never pass."""
         self.capacity = 1 + capacity
-        self.gate.follow(START, rules_of([Concurrency(self.capacity, unit="mb")]))
+        for never in self.gate.follow(START, rules_of([Concurrency(self.capacity, unit="mb")])):
+            self.gate.leave(never)
         self.look()
 
     def look(self) -> None:

@@ -354,8 +354,8 @@ class Gate:
         A rule without such a predecessor starts with the usage of the removed rules of its unit. A
         limit on held permits takes over from no other kind.
 
-        Returns the waiters that ask for more than a rule now holds at all: they have left the
-        queue, and can never pass.
+        Returns the waiters that ask for more than a rule now holds at all. They can never pass, so
+        the caller takes them out of the queue.
         """
         # `not_before` is left out: the new limits count from now on, even during a pause.
         now = max(self.clamp(now), self.reserved)
@@ -400,9 +400,7 @@ class Gate:
             costs = self.costs(units)
             if self.never(costs):
                 never.append(caller)
-                del self.queue[caller]
-            else:
-                self.join(caller, units, costs)
+            self.join(caller, units, costs)
         return never
 
     def orphan(self) -> None:

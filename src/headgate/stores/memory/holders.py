@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from headgate.gate.gate import Gate
@@ -27,15 +26,17 @@ class Holders:
     them, `inside` does, and a leaving caller pops it without the lock.
     """
 
-    __slots__ = ("_gate", "_units", "counted", "inside", "pool")
+    __slots__ = ("_gate", "_uncounted", "_units", "counted", "inside", "pool")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._units: Counter[frozenset[tuple[str, int]]] = Counter()
+        # How many have one of each unit, while the limits change. None: they are counted.
+        self._uncounted: int | None = 0
         self.counted = False  # whether a limit counts the permits that have one of each unit
         self.inside: list[None] = []
         self.pool: list[None] = []  # a caller takes one and asks no gate: see fast_path.py
-        self.count_again(0)
+        self.count_again()
 
     def all_or_nothing(self, change: Callable[[], T]) -> T:
         """`change()`; an exception that comes before its end leaves the counts as they were."""
@@ -107,23 +108,34 @@ class Holders:
         """Stop counting the permits that have one of each unit, and return their number."""
         counted = zip(self._gate.holding, self._slot_costs({}), self._others(), strict=True)
         number = max((slots.used - others for slots, cost, others in counted if cost), default=0)
+        self._uncounted = number
         while self.inside:
-            with suppress(IndexError):  # a caller leaves this moment
+            try:
                 self.inside.pop()
-                number += 1
-        return number
+            except IndexError:  # a caller leaves this moment
+                break
+            except BaseException:
+                self.inside += [None]
+                raise
+            self._uncounted += 1
+        return self._uncounted
 
-    def count_again(self, number: int) -> None:
-        """Count under the present limits: `number` permits that have one of each unit, and the
-        permits for particular units.
+    def count_again(self) -> None:
+        """Count under the present limits what `uncount` has stopped counting, and the permits for
+        particular units.
         """
+        number = self._uncounted
+        if number is None:
+            return
         for slots, cost, others in zip(
             self._gate.holding, self._slot_costs({}), self._others(), strict=True
         ):
             slots.used = number * cost + others
         self.counted = any(rule.holds for rule, _ in self._gate.single)
+        # No call comes between these lines, so an interrupt does not count a permit twice.
+        self._uncounted = None
         if not self.counted:
-            self.inside.extend([None] * number)
+            self.inside += [None] * number
 
     def forget(self) -> None:
         """In the child of a fork: the parent holds its permits.
@@ -133,7 +145,8 @@ class Holders:
         self.pool.clear()
         self.pool = []
         self._units.clear()
-        self.count_again(0)
+        self._uncounted = 0
+        self.count_again()
 
     def _slot_costs(self, units: Units) -> list[int]:
         costs = self._gate.costs(units)

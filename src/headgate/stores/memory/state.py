@@ -228,22 +228,24 @@ class QueueState:
             self._follow(declared, declares=False)
 
     def _follow(self, declared: Declaration, declares: bool = True) -> None:
-        """Queue the waiters again under the new limits, and count the holders."""
+        """Queue the waiters again under the new limits, and count the holders.
+
+        After an interrupt it runs again, because it notes the limits last.
+        """
         waiting, gate = self.waiting, self._gate
         waiting.local.migrate()
-        self.waiting.holders.empty_pool()
+        waiting.holders.empty_pool()
         waiting.advance_later()
-        inside = self.waiting.holders.uncount()
-        # Limits that no acquire has declared leave no trace.
-        new = self.undeclared and not self._drained
-        waiting.declared = declared
+        waiting.holders.uncount()
         for waiter in cast("list[Waiter]", gate.follow(self._clock.now(), declared.rules())):
             waiter.refused = never(waiting.name, declared, waiter.request)
             waiter.wake()
-        if new:
+            gate.leave(waiter)
+        # Limits that no acquire has declared leave no trace.
+        if self.undeclared and not self._drained:
             gate.reset(self._clock.now())
-        self.undeclared = self.undeclared and not declares
-        self.waiting.holders.count_again(inside)
+        waiting.holders.count_again()
+        waiting.declared, self.undeclared = declared, self.undeclared and not declares
         self._rebuild()
         waiting.advance()
 

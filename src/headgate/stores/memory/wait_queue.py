@@ -325,12 +325,11 @@ class WaitQueue:
     def repair(self) -> None:
         """Restore the order that an exception in the middle of a step may have left undone."""
         gate = self.gate
+        gate.read_rules()
         self.local.repair()
         self.local.migrate()
-        totals = [0] * len(gate.rules)
-        for index, _ in gate.rated:
-            totals[index] = sum(costs[index] for _, costs in gate.queue.values())
-        gate.waiting = totals
+        gate.requeue()
+        self.holders.count_again()
 
     def forget(self) -> None:
         """In the child of a fork: waiters and held permits belong to the parent. Counts stay."""
