@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from threading import get_ident
+from threading import local
 from typing import Any, Self, cast
 from weakref import ref
 
@@ -92,9 +92,16 @@ class Entrance:
             lost.watch.tell(error)
 
 
-# By thread id: the block of the `with` statement that is about to call `__enter__`.
-LOADED_BLOCKS: dict[int, ref[Block]] = {}
-ENTERED: dict[int, list[ref[Block]]] = {}  # by thread: blocks that have begun there, in order
+class ThreadBlocks(local):
+    """The blocks of the thread that asks."""
+
+    def __init__(self) -> None:
+        # The block of the `with` statement that is about to call `__enter__`.
+        self.loaded: ref[Block] | None = None
+        self.entered: list[ref[Block]] = []  # in the order in which they began
+
+
+BLOCKS = ThreadBlocks()
 
 
 class Block:
@@ -113,7 +120,7 @@ class Block:
         if permit.guard is not None:
             permit.__enter__()
         self.permit = permit  # no call stands before this in which a signal handler could raise
-        ENTERED.setdefault(get_ident(), []).append(ref(self))
+        BLOCKS.entered.append(ref(self))
 
     def __call__(self, *outcome: Outcome) -> None:
         self.leave(self.entrance, outcome)
@@ -140,19 +147,17 @@ def last_block_of(entrance: Entrance | None) -> Block | None:
     A program can load `__exit__` and keep it, and end the block by another one: by hand, or with
     `ExitStack.push`.
     """
-    blocks = (each() for each in reversed(ENTERED.get(get_ident(), ())))
+    blocks = (each() for each in reversed(BLOCKS.entered))
     return next((each for each in blocks if each is not None and each.is_of(entrance)), None)
 
 
 def forget_ended_blocks() -> None:
     """Forget those at the end of the list. An earlier one goes when the later ones have ended."""
-    blocks = ENTERED.get(get_ident(), [])
+    blocks = BLOCKS.entered
     while (last := blocks[-1:]) and ((block := last[0]()) is None or block.permit is None):
         # A signal handler may have ended some in that call. No call comes between these lines.
         if blocks[-1:] == last:
             del blocks[-1:]
-    if not blocks:
-        ENTERED.pop(get_ident(), None)
 
 
 class ClassBlock(Block):
@@ -172,7 +177,7 @@ class Exit:
 
     def __get__(self, entrance: Entrance | None, kind: object = None) -> Block:
         block = (ClassBlock if entrance is None else Block)(entrance, self._leave)
-        LOADED_BLOCKS[get_ident()] = ref(block)
+        BLOCKS.loaded = ref(block)
         return block
 
 
@@ -199,7 +204,7 @@ def with_blocks(kind: Any) -> type[Entrance]:
     """A subclass of `kind`, in which the blocks of threads hold their permits."""
 
     def enter(entrance: Entrance) -> None:
-        loaded = LOADED_BLOCKS.pop(get_ident(), None)
+        loaded, BLOCKS.loaded = BLOCKS.loaded, None
         block = None if loaded is None else loaded()
         if block is None or block.permit is not None or block.entrance not in (entrance, None):
             kind.__enter__(entrance)  # nothing has loaded an `__exit__` for this call
