@@ -18,14 +18,14 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hiredis import HiredisError, Reader
+from hiredis import HiredisError, Reader, pack_command
 
 from headgate.forks import fork_error
-from headgate.stores.redis.protocol.calls import Command, keys_of
-from headgate.stores.redis.protocol.operations import KNOWN, Caller
+from headgate.stores.redis.protocol.calls import keys_of, words_at_once
+from headgate.stores.redis.protocol.operations import Caller
 from headgate.stores.redis.protocol.replies import parse_grant
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE, packed
+from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE
 from headgate.threads import CHECK, begin, runs
 
 if TYPE_CHECKING:
@@ -122,13 +122,10 @@ class FastPath:
         caller = Caller(self.id, self._calls, request.text)
         declared, permit = queue.limits.declared, None
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
-        asked = "acquire", self._calls, 1, -1, -1, request.text
-        command = Command(
-            *(library().fast, keys_of(queue.key, declared), declared.program, self.id, self._calls),
-            *(KNOWN, 0, False, False, asked),
-        )
+        keys = keys_of(queue.key, declared)
+        words = words_at_once(keys, declared.program, self.id, str(self._calls), request.text)
         try:
-            reply = self._exchange_surely(server, command, timeout)
+            reply = self._exchange_surely(server, words, timeout)
             if str(reply).startswith("READONLY"):
                 self._close(server)  # the host name may lead to another server now
             found = read_reply(reply, caller, believed, declared.lease)
@@ -145,13 +142,13 @@ class FastPath:
                 raise
             return None
 
-    def _exchange_surely(self, server: Endpoint, command: Command, timeout: float) -> Any:
+    def _exchange_surely(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
         """Send a call, and send it once more, byte for byte, if the reply was lost.
 
         The script knows the call's number, so it does nothing twice.
         """
         try:
-            return self._exchange(server, command, timeout)
+            return self._exchange(server, words, timeout)
         except (OSError, HiredisError) as lost:
             self._close(server)
             if (
@@ -161,16 +158,15 @@ class FastPath:
                 or not self._open(server, timeout)
             ):
                 raise  # one timeout is enough
-            return self._exchange(server, command, timeout)
+            return self._exchange(server, words, timeout)
 
-    def _exchange(self, server: Endpoint, command: Command, timeout: float) -> Any:
-        fast, words = command.script, command.words
+    def _exchange(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
+        fast, connection = library().fast, self._connections[server]
         name = ("FCALL", fast.function) if self._topology.functions else ("EVALSHA", fast.digest)
-        connection = self._connections[server]
-        reply = connection.exchange(packed(*name, *words), timeout)
+        reply = connection.exchange(pack_command((*name, *words)), timeout)
         # Only this path uses the script, so it gives the text to a server without functions.
         if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
-            reply = connection.exchange(packed("EVAL", fast.text, *words), timeout)
+            reply = connection.exchange(pack_command(("EVAL", fast.text, *words)), timeout)
         return reply
 
     def _open(self, server: Endpoint, timeout: float) -> bool:

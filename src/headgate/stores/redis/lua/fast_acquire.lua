@@ -23,7 +23,7 @@ local function is_ready(costs, now)
   return true
 end
 
-local function take(costs, now, id)
+local function take(costs, now, number, asked)
   local rules = gate.rules
   for i = 1, #rules do
     if costs[i] > 0 then rules[i]:take(costs[i], now, now) end
@@ -32,7 +32,7 @@ local function take(costs, now, id)
   local lease = rules.lease
   if lease then
     Holders.reset()
-    Holders.add({ id }, now, lease)
+    Holders.add({ SESSION .. ':' .. Numbers.text(number) .. ':' .. asked }, now, lease)
     Holders.write()
   end
 end
@@ -57,7 +57,7 @@ function FastAcquire.run(its_keys, its_args)
     State.remember(stored[2])
     return nil
   end
-  take(costs, now, session .. ':' .. Numbers.text(number) .. ':' .. asked)
+  take(costs, now, number, asked)
   alive_until = Sessions.stay_alive(alive_until)
   local extended = Expiry.extend()
   local reply = session .. ' ' .. call .. ' ok ' .. Numbers.text(now) .. ' -1 0 grant 1 0 '

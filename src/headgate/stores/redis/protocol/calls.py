@@ -55,6 +55,19 @@ class Command(NamedTuple):
         )
 
 
+def words_at_once(
+    keys: tuple[str, ...], program: str, session_id: str, number: str, asked: str
+) -> tuple[str, ...]:
+    """The words of a command with one acquire, for limits that the store knows.
+
+    They are those of `Command.words`, as texts: the hot path makes no command.
+    """
+    return (
+        *(str(len(keys)), *keys, program, session_id, number, str(KNOWN), "0", "0"),
+        *(str(RESERVE_AHEAD), "acquire", number, "1", "-1", "-1", asked),
+    )
+
+
 def keys_of(key: str, declared: Declaration, how: int = KNOWN) -> tuple[str, ...]:
     """The keys that the script works on. All share one hash tag.
 
