@@ -72,7 +72,7 @@ class Semaphore(Entrance):
         self._terms = terms = check_semaphore(capacity, max_sleep, expiry, max_position)
         self._where = redis_url if store is None else store
         super().__init__(
-            line_of("Semaphore", name, terms.declared, redis_url, store),
+            queue_of("Semaphore", name, terms.declared, redis_url, store),
             terms.request,
             terms.declared,
         )
@@ -157,7 +157,7 @@ class TokenBucket(Entrance):
         )
         self._where = redis_url if store is None else store
         super().__init__(
-            line_of("TokenBucket", name, terms.declared, redis_url, store),
+            queue_of("TokenBucket", name, terms.declared, redis_url, store),
             terms.request,
             terms.declared,
         )
@@ -302,12 +302,12 @@ def check_semaphore(
 ) -> SemaphoreTerms:
     capacity = positive_int("Semaphore", "capacity", capacity)
     lease = DEFAULT_LEASE if expiry is None else seconds("Semaphore", "expiry", expiry)
-    patience = check_max_sleep(max_sleep, "Semaphore")
+    longest = check_max_sleep(max_sleep, "Semaphore")
     position = check_count(max_position, "Semaphore", "max_position")
     declared = declaration([Concurrency(capacity, lease)])
     most = None if position is None else position + 1
-    request = Request({}, sleep_of(patience or None, "Semaphore"), most)
-    return SemaphoreTerms(capacity, patience, lease, position, declared, request)
+    request = Request({}, sleep_of(longest or None, "Semaphore"), most)
+    return SemaphoreTerms(capacity, longest, lease, position, declared, request)
 
 
 @remembered
@@ -318,10 +318,10 @@ def check_bucket(
     initial = filling("TokenBucket", "initial_tokens", initial, capacity)
     amount = positive_int("TokenBucket", "refill_amount", amount)
     per = seconds("TokenBucket", "refill_frequency", per)
-    patience = check_max_sleep(max_sleep, "TokenBucket")
+    longest = check_max_sleep(max_sleep, "TokenBucket")
     declared = declaration([Rate(amount, per, capacity, initial, steps=True)])
-    request = Request({}, sleep_of(patience or None, "TokenBucket"))
-    return BucketTerms(capacity, per, amount, patience, initial, declared, request)
+    request = Request({}, sleep_of(longest or None, "TokenBucket"))
+    return BucketTerms(capacity, per, amount, longest, initial, declared, request)
 
 
 def check_pool_size(call: str, size: int | None) -> None:
@@ -329,7 +329,7 @@ def check_pool_size(call: str, size: int | None) -> None:
         positive_int(call, "connection_pool_size", size)
 
 
-def line_of(
+def queue_of(
     kind: str, name: str, declared: Declaration, redis_url: str | None, store: StoreLike
 ) -> Any:
     """The queue that all instances of one kind and name share."""

@@ -117,16 +117,19 @@ class Block:
     def enter(self, entrance: Entrance) -> None:
         self.entrance = entrance
         permit = entrance._queue.acquire_sync(entrance._default)
+        self.permit = permit  # no signal handler runs before this
         if permit.guard is not None:
             permit.__enter__()
-        self.permit = permit  # no call stands before this in which a signal handler could raise
         BLOCKS.entered.append(ref(self))
 
     def __call__(self, *outcome: Outcome) -> None:
         self.leave(self.entrance, outcome)
 
     def leave(self, entrance: Entrance | None, outcome: tuple[Outcome, ...]) -> None:
-        """End this block. If another `__exit__` was loaded for it, end that one's block."""
+        """End this block.
+
+        If it is not open, end the block of `entrance` that this thread began last.
+        """
         block = self if self.is_of(entrance) else last_block_of(entrance)
         if block is None:
             self._leave(entrance, *outcome)
@@ -152,7 +155,7 @@ def last_block_of(entrance: Entrance | None) -> Block | None:
 
 
 def forget_ended_blocks() -> None:
-    """Forget those at the end of the list. An earlier one goes when the later ones have ended."""
+    """Remove the ended blocks from the end of this thread's list."""
     blocks = BLOCKS.entered
     while (last := blocks[-1:]) and ((block := last[0]()) is None or block.permit is None):
         # A signal handler may have ended some in that call. No call comes between these lines.
@@ -170,7 +173,7 @@ class ClassBlock(Block):
 
 
 class Exit:
-    """`__exit__` of an entrance: each time that it is loaded, it is the end of another block."""
+    """`__exit__` of an entrance: each lookup returns the end of another block."""
 
     def __init__(self, leave: Callable[..., None]) -> None:
         self._leave = leave

@@ -1,5 +1,6 @@
-"""A signal handler raises while a limiter in memory takes new limits. The update then holds whole or
-not at all, and a second one brings it about.
+"""A signal handler raises while a limiter in memory takes new limits.
+
+The update then holds whole or not at all, and a second one brings it about.
 """
 
 from __future__ import annotations

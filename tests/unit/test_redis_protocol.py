@@ -18,7 +18,8 @@ from headgate.request import Request
 from headgate.stores.redis.protocol.calls import (
     Command,
     keys_of,
-    without_notifications,
+    keys_with,
+    words_at_once,
     write_requests,
 )
 from headgate.stores.redis.protocol.operations import (
@@ -216,7 +217,16 @@ def test_a_whole_call_is_written_as_the_wire_format_says(
     call = whole(bool(waits), bool(notified))
     beginning = "2 headgate:{n} headgate:{n}:who slots permits 1 30000000 s.1 4 1 3 ok 77"
     assert text(call.words) == f"{beginning} {flags} 50000 status -"
-    assert text(without_notifications(call).words) == f"{beginning} {waits} 50000 status -"
+    assert text(call._replace(notified=False).words) == f"{beginning} {waits} 50000 status -"
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_the_fast_path_writes_the_words_of_a_command(log: bool) -> None:
+    keys = keys_with("headgate:{n}", log)
+    at = keys, "slots permits 1 30000000", "s.0", 4, KNOWN, 0, False, False
+    acquire_one = "acquire", 4, 1, -1, -1, "tokens=7"
+    written = words_at_once(keys, "slots permits 1 30000000", "s.0", "4", "tokens=7")
+    assert written == tuple(map(str, Command(library().fast, *at, acquire_one).words))
 
 
 REPLIES: list[tuple[str, Any]] = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -138,28 +139,25 @@ def warn_of_places(name: str, first: Place, second: Place) -> None:
 
 
 def warn_of_processes(name: str, declared: str, holds: str) -> None:
-    """Another process disagrees, and its declaration holds for now."""
-    tell(
-        name,
-        declared,
-        holds,
-        "Limiter %r is declared as %s in this process, but another process has replaced that, and "
-        "%s holds instead. Make the code of both agree, or call update() to set the limits that "
-        "are to hold.",
-    )
+    """Log that another process disagrees, and that its declaration holds for now.
 
-
-def tell(name: str, declared: str, other: str, sentence: str) -> None:
-    """Log it, and not again for the same name and limits within a minute."""
-    what, now = (name, frozenset((declared, other))), monotonic()
-    # `now` is in seconds, and HOLD in microseconds. As the default, -HOLD only has to be long ago:
-    # as seconds it is.
-    if now - _told.get(what, -HOLD) < HOLD / 1_000_000:
+    The same name and limits are logged once a minute.
+    """
+    what, now = (name, frozenset((declared, holds))), monotonic()
+    if now - _told.get(what, -inf) < HOLD / 1_000_000:
         return
     if len(_told) >= MOST_TOLD:
         _told.clear()
     _told[what] = now
-    log(logging.WARNING, sentence, unquote(name), in_words(declared), in_words(other))
+    log(
+        logging.WARNING,
+        "Limiter %r is declared as %s in this process, but another process has replaced that, and "
+        "%s holds instead. Make the code of both agree, or call update() to set the limits that "
+        "are to hold.",
+        unquote(name),
+        in_words(declared),
+        in_words(holds),
+    )
 
 
 def in_words(program: str) -> str:

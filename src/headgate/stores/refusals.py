@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def too_long(name: str, request: Request, delay: int) -> MaxSleepExceededError:
     retry_after = seconds_of(delay)
-    patience = f"An acquire of {title(name)} may wait {(request.max_sleep or 0) / 1_000_000:g} s"
+    waits = f"An acquire of {title(name)} may wait {(request.max_sleep or 0) / 1_000_000:g} s"
     if retry_after is None:
         turn = "only a release can say when its turn comes; nothing was charged. Try again later"
     else:
@@ -31,7 +31,7 @@ def too_long(name: str, request: Request, delay: int) -> MaxSleepExceededError:
             f"its turn is {retry_after:g} s away (retry_after); nothing was charged. Try again then"
         )
     return MaxSleepExceededError(
-        f"{patience} (max_sleep), and {turn}, or raise max_sleep.", retry_after
+        f"{waits} (max_sleep), and {turn}, or raise max_sleep.", retry_after
     )
 
 

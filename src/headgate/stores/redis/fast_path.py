@@ -18,14 +18,14 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hiredis import HiredisError, Reader, pack_command
+from hiredis import HiredisError, Reader
 
 from headgate.forks import fork_error
 from headgate.stores.redis.protocol.calls import keys_of, words_at_once
 from headgate.stores.redis.protocol.operations import Caller
 from headgate.stores.redis.protocol.replies import parse_grant
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE
+from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE, pack
 from headgate.threads import CHECK, begin, runs
 
 if TYPE_CHECKING:
@@ -163,10 +163,10 @@ class FastPath:
     def _exchange(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
         fast, connection = library().fast, self._connections[server]
         name = ("FCALL", fast.function) if self._topology.functions else ("EVALSHA", fast.digest)
-        reply = connection.exchange(pack_command((*name, *words)), timeout)
+        reply = connection.exchange(pack((*name, *words)), timeout)
         # Only this path uses the script, so it gives the text to a server without functions.
         if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
-            reply = connection.exchange(pack_command(("EVAL", fast.text, *words)), timeout)
+            reply = connection.exchange(pack(("EVAL", fast.text, *words)), timeout)
         return reply
 
     def _open(self, server: Endpoint, timeout: float) -> bool:

@@ -59,11 +59,6 @@ function RequestId.number(id)
   return its_number
 end
 
-function RequestId.asked(id)
-  read(id)
-  return its_asked
-end
-
 function RequestId.costs(id)
   read(id)
   return RequestId.costs_of(its_asked)

@@ -40,7 +40,7 @@ class Command(NamedTuple):
     how: int  # the statement about the limits: KNOWN, DECLARED and so on
     received: str | int  # the beginning of the last reply that the session received, or 0
     waits: bool  # the session has waiters
-    notified: bool  # the server notifies the session
+    notified: bool  # the server notifies the session; another one does not
     requests: tuple[Any, ...]
     # The call may free capacity for waiters elsewhere. Their notifications are then published
     # before this reply.
@@ -79,11 +79,6 @@ def keys_of(key: str, declared: Declaration, how: int = KNOWN) -> tuple[str, ...
 @lru_cache(maxsize=1024)
 def keys_with(key: str, log: bool) -> tuple[str, ...]:
     return (key, f"{key}:who", f"{key}:log") if log else (key, f"{key}:who")
-
-
-def without_notifications(command: Command) -> Command:
-    """The same command for another server, which does not notify the session."""
-    return command._replace(notified=False)
 
 
 def write_requests(operations: Sequence[Operation], acquires: Sequence[Acquire]) -> tuple[Any, ...]:

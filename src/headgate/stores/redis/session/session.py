@@ -49,7 +49,7 @@ from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.numbering import Numbering
 from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, READING, Sent, Traffic
-from headgate.stores.redis.session.undelivered import keep_owed, keep_refused
+from headgate.stores.redis.session.undelivered import keep_owed
 from headgate.stores.redis.transport.failures import cannot, refused
 from headgate.stores.refusals import too_long
 
@@ -386,7 +386,7 @@ class Session:
         operations = sent.operations if sent else []
         for operation in operations:
             self._on_answer(operation, error, now)
-        traffic.operations += keep_refused(self.limits.name, operations, error, now)
+        traffic.operations += keep_owed(self.limits.name, operations, error, now, refused=True)
         traffic.fail(sent.acquires if sent else (), error)
         for pending in sent.acquires if sent else []:
             traffic.waiting.pop(pending.number, None)

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 
 def keep_owed(
-    name: str, operations: Iterable[Operation], error: StoreError, now: float
+    name: str,
+    operations: Iterable[Operation],
+    error: StoreError,
+    now: float,
+    *,
+    refused: bool = False,
 ) -> list[Operation]:
-    """Of operations whose server is away, keep those to offer again."""
+    """Keep the operations to offer again: their server is away, or has `refused` them."""
     owed = []
     for operation in operations:
-        if operation.owed_at(now):
+        if operation.owed_at(now) and (operation.repeatable or not refused):
             owed.append(operation)
         else:
             give_up(name, operation, error)
@@ -32,16 +37,3 @@ def give_up(name: str, operation: Operation, error: StoreError) -> None:
     """Log an operation that is given up, if no caller waits for the answer."""
     if operation.asker is None and operation.logged:
         log(WARNING, "%s: the server did not hear of a %s: %s", title(name), operation.verb, error)
-
-
-def keep_refused(
-    name: str, operations: Iterable[Operation], error: StoreError, now: float
-) -> list[Operation]:
-    """Of operations that the server has refused, keep those to offer again."""
-    again = []
-    for operation in operations:
-        if not operation.repeatable:
-            give_up(name, operation, error)
-        elif operation.owed_at(now):
-            again.append(operation)
-    return again

@@ -8,7 +8,7 @@ parses the protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -108,8 +108,13 @@ def packed(*words: Any) -> bytes:
 
     Numbers become texts here: hiredis crashes when a signal handler raises while it converts one.
     """
-    texts: Any = tuple([str(word) if type(word) is int else word for word in words])
-    command: bytes = pack_command(texts)
+    return pack([str(word) if type(word) is int else word for word in words])
+
+
+def pack(texts: Iterable[Any]) -> bytes:
+    """Encode a command that has no numbers."""
+    words: Any = tuple(texts)
+    command: bytes = pack_command(words)
     return command
 
 

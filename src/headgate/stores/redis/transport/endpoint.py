@@ -203,18 +203,18 @@ class Endpoint:
             await connection.send_command(*words)
             return await connection.read_response()
 
-    def blocking(self, patience: float) -> redis.connection.AbstractConnection:
+    def blocking(self, timeout: float) -> redis.connection.AbstractConnection:
         """A new connection for a thread without a loop.
 
-        The thread waits `patience` seconds for each reply.
+        The thread waits `timeout` seconds for each reply.
         """
         kind = BLOCKING[next(kind for kind in BLOCKING if issubclass(self._kind, kind))]
         connection: redis.connection.AbstractConnection = kind(
             **{
                 **self._settings,
-                "socket_connect_timeout": min(patience, self._settings["socket_connect_timeout"]),
+                "socket_connect_timeout": min(timeout, self._settings["socket_connect_timeout"]),
             },
-            socket_timeout=patience,
+            socket_timeout=timeout,
             retry=BlockingRetry(NoBackoff(), 0),
             health_check_interval=0,
             protocol=2,

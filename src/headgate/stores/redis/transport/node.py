@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from headgate.stores.redis.protocol.calls import Command, without_notifications
+from headgate.stores.redis.protocol.calls import Command
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, packed
 from headgate.stores.redis.transport.endpoint import (
@@ -396,7 +396,7 @@ class Node:
             call.sender.node = None
         there = server if word == "ASK" else None
         onward = call._replace(
-            command=without_notifications(call.command), there=there, sent_on=True
+            command=call.command._replace(notified=False), there=there, sent_on=True
         )
         if call.sent_on:
             self._disagreed(onward, f"{word} {slot}")

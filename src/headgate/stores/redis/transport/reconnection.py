@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from redis.exceptions import AuthenticationError
 
-from headgate.stores.redis.protocol.calls import without_notifications
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot
 from headgate.stores.redis.transport.outages import outages_of
@@ -121,7 +120,7 @@ class Reconnection:
         """Keep `call` until its server is connected."""
         server = self._server_of(call)
         # The next connection may lead to another server, which does not notify this session.
-        call = call._replace(command=without_notifications(call.command))
+        call = call._replace(command=call.command._replace(notified=False))
         self.unrouted.setdefault(server, []).append(call)
         self.watch_deadline(call)
         self._seek_soon(server)
@@ -298,7 +297,7 @@ class Reconnection:
         """Leave a server as soon as the Sentinel notifies that another one has replaced it."""
         while True:
             if await trouble_of(sentinel.switched()):
-                # 10 attempts give the longest pause.
+                # After 10 attempts the pause is random, up to REVIVAL.
                 await asyncio.sleep(pause(10, REVIVAL))
                 # The Sentinel may have notified during the pause.
                 await trouble_of(sentinel.look(self.suspects))
@@ -317,7 +316,7 @@ class Reconnection:
     async def _check_topology(self, node: Node) -> None:
         if await trouble_of(self.topology.look({*self.suspects, node.endpoint})) is None:
             node.send_on()
-        # The pause limits how often this is asked. 10 attempts give the longest pause.
+        # A random pause of up to LONGEST spreads the questions of a fleet.
         await asyncio.sleep(pause(10, LONGEST))
 
     # Unavailable servers --------------------------------------------------------------------------

@@ -141,10 +141,10 @@ class Sentinel:
         """
         try:
             sentinel, address = await first_answer(self._sentinels, self._named_by)
-        except NoAnswerError as ignore_reply:
+        except NoAnswerError as no_answer:
             raise nothing_known(
-                ignore_reply.troubles, "Sentinel", f"a service named {self._service!r}"
-            ) from cause_of(ignore_reply.troubles)
+                no_answer.troubles, "Sentinel", f"a service named {self._service!r}"
+            ) from cause_of(no_answer.troubles)
         last = self._sentinels.index(sentinel) + 1
         self._sentinels = self._sentinels[last:] + self._sentinels[:last]
         self._believe(*address)
@@ -221,10 +221,10 @@ class Cluster:
             server, ranges = await first_answer(
                 sorted([*known, *seeds], key=suspects.__contains__), self._slots_at
             )
-        except NoAnswerError as ignore_reply:
+        except NoAnswerError as no_answer:
             raise nothing_known(
-                ignore_reply.troubles, "server", "the slots of a Cluster"
-            ) from cause_of(ignore_reply.troubles)
+                no_answer.troubles, "server", "the slots of a Cluster"
+            ) from cause_of(no_answer.troubles)
         self._slots = {slot: owner for slots, owner in self._read(ranges, server) for slot in slots}
 
     async def _slots_at(self, server: Endpoint) -> Sequence[Any] | None:
