@@ -5,15 +5,17 @@ decides.
 
 A signal handler can raise before the first line of `__exit__`. The limiter then never learns that
 the block has ended, and the process would renew the permit for as long as it lives. So the block
-itself holds its permit. A `with` statement loads `__exit__` before it calls `__enter__`, and keeps
-the loaded method until it ends: here that is a `Block`. When an exception drops the block before it
-has given its permit back, the permit goes back by itself.
+itself holds its permit. Python loads `__exit__` before it calls `__enter__`, and keeps it until the
+`with` statement ends. The loaded `__exit__` is a `Block`. When an exception drops the block before
+it has given its permit back, the permit goes back by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import count
+from operator import attrgetter
 from threading import local
 from typing import Any, Self, cast
 from weakref import ref
@@ -96,23 +98,27 @@ class ThreadBlocks(local):
     """The blocks of the thread that asks."""
 
     def __init__(self) -> None:
-        # The block of the `with` statement that is about to call `__enter__`.
-        self.loaded: ref[Block] | None = None
-        self.entered: list[ref[Block]] = []  # in the order in which they began
+        self.enter: ref[Enter] | None = None  # the `__enter__` that was loaded last
+        self.entered: set[ref[Block]] = set()  # the references remove themselves
 
 
 BLOCKS = ThreadBlocks()
+NUMBERS = count()  # of blocks, in the order in which they begin
 
 
 class Block:
     """One block, from the moment at which its `__exit__` is loaded."""
 
-    __slots__ = ("__weakref__", "_leave", "entrance", "permit")
+    __slots__ = ("__weakref__", "_entered", "_leave", "_ref", "entrance", "number", "permit")
 
     def __init__(self, entrance: Entrance | None, leave: Callable[..., None]) -> None:
         self.entrance = entrance  # None: known when it is entered
         self.permit: Permit | None = None  # while it is entered
         self._leave = leave
+        self.number = -1
+        # The set of the thread that enters it, and the reference there.
+        self._entered = BLOCKS.entered
+        self._ref: ref[Block] | None = None
 
     def enter(self, entrance: Entrance) -> None:
         self.entrance = entrance
@@ -120,7 +126,9 @@ class Block:
         self.permit = permit  # no signal handler runs before this
         if permit.guard is not None:
             permit.__enter__()
-        BLOCKS.entered.append(ref(self))
+        self.number, self._entered = next(NUMBERS), BLOCKS.entered
+        self._ref = ref(self, self._entered.discard)
+        self._entered.add(self._ref)
 
     def __call__(self, *outcome: Outcome) -> None:
         self.leave(self.entrance, outcome)
@@ -135,7 +143,7 @@ class Block:
             self._leave(entrance, *outcome)
             return
         permit, block.permit = block.permit, None
-        forget_ended_blocks()
+        block._entered.discard(block._ref)
         # A permit that holds nothing and is not watched needs no end.
         if permit is not None and (permit.held or permit.watch is not None):
             permit.__exit__(*outcome)
@@ -150,17 +158,9 @@ def last_block_of(entrance: Entrance | None) -> Block | None:
     A program can load `__exit__` and keep it, and end the block by another one: by hand, or with
     `ExitStack.push`.
     """
-    blocks = (each() for each in reversed(BLOCKS.entered))
-    return next((each for each in blocks if each is not None and each.is_of(entrance)), None)
-
-
-def forget_ended_blocks() -> None:
-    """Remove the ended blocks from the end of this thread's list."""
-    blocks = BLOCKS.entered
-    while (last := blocks[-1:]) and ((block := last[0]()) is None or block.permit is None):
-        # A signal handler may have ended some in that call. No call comes between these lines.
-        if blocks[-1:] == last:
-            del blocks[-1:]
+    blocks = [each() for each in BLOCKS.entered.copy()]
+    its = [each for each in blocks if each is not None and each.is_of(entrance)]
+    return max(its, key=attrgetter("number"), default=None)
 
 
 class ClassBlock(Block):
@@ -172,15 +172,55 @@ class ClassBlock(Block):
         self.leave(entrance, outcome)
 
 
-class Exit:
-    """`__exit__` of an entrance: each lookup returns the end of another block."""
+class Enter:
+    """`__enter__`, from the moment at which it is loaded.
+
+    A `with` statement loads `__enter__`, then `__exit__`, and then calls the first. So does
+    ExitStack.enter_context. Only then do the two belong together. (Python 3.14 loads them the other
+    way round. There a block does not hold its permit.)
+    """
+
+    __slots__ = ("__weakref__", "_enter", "block", "entrance")
+
+    def __init__(self, entrance: Entrance | None, enter: Callable[..., None]) -> None:
+        self.entrance = entrance
+        self.block: ref[Block] | None = None  # the `__exit__` that was loaded next
+        self._enter = enter
+
+    def __call__(self, *called_with: Entrance) -> None:
+        entrance = self.entrance or called_with[0]
+        block = None if self.block is None else self.block()
+        self.block = BLOCKS.enter = None
+        if block is None:
+            self._enter(entrance)
+        else:
+            block.enter(entrance)
+
+
+class EnterLookup:
+    """A descriptor: each lookup of `__enter__` returns a new `Enter`."""
+
+    def __init__(self, enter: Callable[..., None]) -> None:
+        self._enter = enter
+
+    def __get__(self, entrance: Entrance | None, kind: object = None) -> Enter:
+        enter = Enter(entrance, self._enter)
+        BLOCKS.enter = ref(enter)
+        return enter
+
+
+class ExitLookup:
+    """A descriptor: each lookup of `__exit__` returns the end of another block."""
 
     def __init__(self, leave: Callable[..., None]) -> None:
         self._leave = leave
 
     def __get__(self, entrance: Entrance | None, kind: object = None) -> Block:
         block = (ClassBlock if entrance is None else Block)(entrance, self._leave)
-        BLOCKS.loaded = ref(block)
+        enter = None if BLOCKS.enter is None else BLOCKS.enter()
+        if enter is not None and enter.entrance is entrance:
+            enter.block = ref(block)
+        BLOCKS.enter = None
         return block
 
 
@@ -206,15 +246,11 @@ class HiddenBase:
 def with_blocks(kind: Any) -> type[Entrance]:
     """A subclass of `kind`, in which the blocks of threads hold their permits."""
 
-    def enter(entrance: Entrance) -> None:
-        loaded, BLOCKS.loaded = BLOCKS.loaded, None
-        block = None if loaded is None else loaded()
-        if block is None or block.permit is not None or block.entrance not in (entrance, None):
-            kind.__enter__(entrance)  # nothing has loaded an `__exit__` for this call
-        else:
-            block.enter(entrance)
-
-    names: dict[str, Any] = {"__slots__": (), "__enter__": enter, "__exit__": Exit(kind.__exit__)}
+    names: dict[str, Any] = {
+        "__slots__": (),
+        "__enter__": EnterLookup(kind.__enter__),
+        "__exit__": ExitLookup(kind.__exit__),
+    }
     names["_made_from"] = kind
     names |= {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(kind.__name__, (HiddenBase, kind), names)

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate
+from headgate.entrance import BLOCKS
 from tests.world import HOUR, at_rest, held, soon, until, used, waiting
 
 
@@ -96,6 +97,68 @@ def test_a_block_that_is_ended_by_hand_gives_its_permit_back(store: object, name
         limiter.__exit__(None, None, None)
         assert (used(other.status()), used(limiter.status())) == ([1], [0])
     assert used(other.status()) == [0]
+
+
+def test_a_loaded_exit_takes_over_no_block_of_another_limiter(store: object, name: str) -> None:
+    """S1: given a stack that ends a block of one limiter, when another limiter is entered by hand
+    meanwhile, then the end of the stack leaves that permit where it is.
+    """
+    limiter = Limiter(name, Concurrency(1), store=store)
+    other = Limiter(f"{name}-2", Concurrency(1), store=store)
+    other.__enter__()
+    with ExitStack() as stack:
+        stack.push(other)
+        limiter.__enter__()
+    assert (used(other.status()), used(limiter.status())) == ([0], [1])
+    assert not limiter.try_acquire()
+    limiter.__exit__(None, None, None)
+    assert used(limiter.status()) == [0]
+
+
+def test_an_exit_that_is_only_looked_up_ends_no_block_when_it_is_dropped(
+    store: object, name: str
+) -> None:
+    """S1: given a function that looks whether a limiter has `__exit__`, and then enters it."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+
+    def enter(manager: Any) -> None:
+        leave = getattr(manager, "__exit__", None)
+        assert leave is not None
+        manager.__enter__()
+
+    enter(limiter)
+    assert used(limiter.status()) == [1]
+    limiter.__exit__(None, None, None)
+    assert used(limiter.status()) == [0]
+
+
+def test_blocks_that_overlap_or_end_in_another_thread_are_not_kept(
+    store: object, name: str
+) -> None:
+    """L6: given generators of which each begins its block before the last one ends its own, and
+    blocks that another thread ends, then this thread keeps none of them.
+    """
+    limiter = Limiter(name, Concurrency(5), store=store)
+
+    def block() -> Generator[None, None, None]:
+        with limiter:
+            yield
+
+    last = block()
+    next(last)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(20):
+            following = block()
+            next(following)
+            last.close()
+            last = following
+            stack = ExitStack()
+            stack.enter_context(limiter)
+            pool.submit(stack.close).result()
+    assert len(BLOCKS.entered) <= 1
+    last.close()
+    assert used(limiter.status()) == [0]
+    assert not BLOCKS.entered
 
 
 def test_threads_and_two_event_loops_share_one_limit(store: object, name: str) -> None:
