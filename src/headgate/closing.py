@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import Any, Protocol, cast
 from weakref import WeakSet, ref
 
 from headgate.errors import LimiterClosedError
+from headgate.forks import exit_error
 from headgate.keys import title
 from headgate.stores.memory.lock import has_lock
 
@@ -142,19 +144,11 @@ class Closing:
         self._shut()
         if self._refuses:
             for entry in list(self.waiting):
-                self._refuse(entry())
+                refuse(entry(), closed(self.name))
 
     def _shut(self) -> None:
         for owner in self.owners():
             owner._shut()
-
-    def _refuse(self, waiter: Any) -> None:
-        error = closed(self.name)
-        if isinstance(waiter, asyncio.Future):
-            with suppress(RuntimeError):  # its loop is closed
-                waiter.get_loop().call_soon_threadsafe(fail, waiter, error)
-        elif waiter is not None:
-            cast(Refusable, waiter).refuse(error)
 
     def _waits(self) -> bool:
         """Whether an acquire waits.
@@ -172,7 +166,7 @@ class Closing:
         A thread's acquire waits for as long as it is listed. A task's acquire has ended if its loop
         is closed. A refused one also counts as ended while its loop does not run.
         """
-        future = waiter if isinstance(waiter, asyncio.Future) else getattr(waiter, "future", None)
+        future = future_of(waiter)
         if future is None:  # a thread
             return True
         loop = future.get_loop()
@@ -196,6 +190,34 @@ def pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(2 * pause, LONGEST)
+
+
+def future_of(waiter: Any) -> asyncio.Future[Any] | None:
+    """The future that a task awaits. None: a thread waits, or the acquire has ended."""
+    return waiter if isinstance(waiter, asyncio.Future) else getattr(waiter, "future", None)
+
+
+def refuse(waiter: Any, error: Exception) -> None:
+    if isinstance(waiter, asyncio.Future):
+        with suppress(RuntimeError):  # its loop is closed
+            waiter.get_loop().call_soon_threadsafe(fail, waiter, error)
+    elif waiter is not None:
+        cast(Refusable, waiter).refuse(error)
+
+
+def end_task_waits(thread: int) -> None:
+    """Refuse the acquires that wait in event loops of `thread`: forks.py says why."""
+    for closing in list(CLOSINGS):
+        for waiter in [entry() for entry in list(closing.waiting)]:
+            future = future_of(waiter)
+            if future is not None:
+                with suppress(RuntimeError):  # its loop is closed
+                    future.get_loop().call_soon_threadsafe(_end_wait_in, thread, waiter)
+
+
+def _end_wait_in(thread: int, waiter: Any) -> None:
+    if threading.get_ident() == thread:
+        refuse(waiter, exit_error())
 
 
 def fail(future: asyncio.Future[Any], error: Exception) -> None:

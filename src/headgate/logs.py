@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import NamedTuple
 
+from headgate.closing import end_task_waits
 from headgate.forks import end_waits
 from headgate.threads import begin
 
@@ -25,6 +26,7 @@ LOGGER = logging.getLogger("headgate")
 MAX_LINES = 4096  # lines that wait for a slow handler; later ones are dropped and counted
 EXIT_TIMEOUT = 2.0  # seconds that the end of the process waits for handlers, in all
 LEAST = 0.2  # seconds that it gives them when that is over
+STEP = 0.02  # seconds from one refusal of their waits to the next
 EXIT_PRIORITY = -1000  # the priority among multiprocessing's finalizers: the others may log
 
 
@@ -77,7 +79,12 @@ class Writer:
         if self.flush(max(LEAST, self._exit_by - monotonic())):
             return True
         end_waits(self._thread)
-        return self.flush(LEAST)
+        until = monotonic() + LEAST
+        while monotonic() < until:
+            end_task_waits(self._thread)  # the next line may make the handler wait again
+            if self.flush(STEP):
+                return True
+        return False
 
     def end(self) -> None:
         """Write the last lines. If no thread can start any more, write them in this one."""

@@ -76,12 +76,17 @@ def test_a_process_whose_logging_handler_asks_a_limiter_ends(name: str, redis_ur
 
 
 WAITING_ALERTS = """
-import logging, sys
+import asyncio, logging, sys
 from headgate import Limiter, logs
-store, name = sys.argv[1:]
+store, name, way = sys.argv[1:]
 alerts = Limiter(f"{name}-alerts", "1/hour", store=store)
+async def alert():
+    async with alerts: print("alert", flush=True)
 class Slack(logging.Handler):
     def emit(self, record):
+        if way == "async":
+            asyncio.run(alert())
+            return
         with alerts: print("alert", flush=True)
 logging.getLogger().addHandler(Slack())
 logging.raiseExceptions = False
@@ -89,13 +94,14 @@ for _ in range(3): logs.log(logging.WARNING, "a line")
 """
 
 
+@pytest.mark.parametrize("way", ["async", "sync"])
 @pytest.mark.parametrize("store", ["memory", "redis"])
 def test_a_process_whose_logging_handler_waits_for_its_turn_ends(
-    name: str, redis_url: str, store: str
+    name: str, redis_url: str, store: str, way: str
 ) -> None:
     """H1: the handler would wait for an hour, with its lock, for which logging.shutdown waits."""
     url = redis_url if store == "redis" else "memory://"
-    assert finished(WAITING_ALERTS, url, name).splitlines() == ["alert"]
+    assert finished(WAITING_ALERTS, url, name, way).splitlines() == ["alert"]
 
 
 LATE_DAEMON = """
