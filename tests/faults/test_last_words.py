@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import sys
 import time
 
 import pytest
 from redis import Redis
 
-from headgate import Limiter, Rate, StoreError
+from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.redis import queue
 from headgate.stores.redis.transport import portal, shutdown
 from tests.faults.proxy import Proxy
@@ -84,6 +85,50 @@ def test_without_a_server_one_line_on_stderr_names_the_request_that_was_not_sent
     assert repr(name) in complaints[0]
     assert "ConnectionError" in complaints[0]
     assert seconds <= BOUND
+
+
+LEFT = """
+import asyncio, sys
+from headgate import Concurrency, Limiter
+limiter = Limiter(sys.argv[2], Concurrency(5, lease=600), store=sys.argv[1])
+async def hold(entered):
+    async with limiter:
+        entered.set()
+        await asyncio.sleep(100)
+async def main():
+    entered = asyncio.Event()
+    tasks.append(asyncio.ensure_future(hold(entered)))
+    await entered.wait()
+tasks = []
+loop = asyncio.new_event_loop()
+loop.run_until_complete(main())
+print("entered", flush=True)
+input()
+"""
+
+
+async def test_a_permit_in_a_loop_that_was_left_open_goes_back_at_the_end_of_the_process(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
+    """L6: with no complaint, also if the server answers only after a second."""
+    limiter = Limiter(name, Concurrency(5, lease=600), store=redis_url)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", LEFT, proxy.url, name),
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"entered\n"
+    assert (await limiter.astatus()).limits[0].used == 1
+    for way in (proxy.requests, proxy.replies, proxy.rest):
+        way.delay = 0.5
+    _, complaints = await process.communicate(b"end\n")
+
+    assert "before the server confirmed" not in complaints.decode()
+    assert (await limiter.astatus()).limits[0].used == 0
 
 
 @pytest.mark.proof

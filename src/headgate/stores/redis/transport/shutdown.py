@@ -124,7 +124,11 @@ async def _deliver(until: float) -> list[Unsent]:
     for client in list(CLIENTS):
         if client.loop is not here and not client.loop.is_running():
             client.end()
-    await asyncio.sleep(0)  # After this turn the portal has taken them over.
+    await asyncio.sleep(0)  # after this turn the portal has taken them over
+    # Their permits go back by messages to the portal. This one arrives behind them.
+    arrived = here.create_future()
+    portal().tell(lambda: arrived.set_result(None))
+    await arrived
     clients = [client for client in list(CLIENTS) if not client.closed]
     delivered = [
         client.keeper.deliver(client, until)
