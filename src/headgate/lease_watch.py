@@ -21,7 +21,7 @@ from headgate.interfaces import Queue
 from headgate.keys import title
 from headgate.permit import BlockWatch, Issuer, Permit, Refusal, redirect, renew_lease
 from headgate.request import Request
-from headgate.stores.context_stack import visitor
+from headgate.stores.context_stack import not_begun, visitor
 from headgate.stores.memory.fast_path import not_at_once
 
 T = TypeVar("T", Permit, Permit | Refusal)
@@ -314,6 +314,8 @@ class Watched:
         """
         who = visitor()
         if who not in self._inside:
+            if not self._inside:
+                raise not_begun()
             who = next(reversed(self._inside))
         watch = self._inside[who].pop()
         if not self._inside[who]:

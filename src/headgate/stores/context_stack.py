@@ -67,12 +67,16 @@ class Inside:
             return None
         if permits is None:
             if not self._entered:
-                raise RuntimeError("A block ended that had not begun: call __enter__ first.")
+                raise not_begun()
             who, permits = next(reversed(self._entered.items()))
         permit = permits.pop()
         if not permits:
             del self._entered[who]
         return permit
+
+
+def not_begun() -> RuntimeError:
+    return RuntimeError("A block ended that had not begun: call __enter__ first.")
 
 
 def visitor() -> Hashable:
