@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pkgutil import get_data
 from typing import NamedTuple
 
 KINDS = {  # the file of each kind of limit, by the word for it in a declaration
@@ -49,12 +49,13 @@ PARTS = ("clock", "prelude", *KINDS.values(), *FAST, *REST, "library")
 
 def sources() -> dict[str, str]:
     """The text of each part."""
-    return {
-        part: files("headgate")
-        .joinpath(f"{folder_of(part)}/{part}.lua")
-        .read_text(encoding="utf-8")
-        for part in PARTS
-    }
+    return {part: read(f"{folder_of(part)}/{part}.lua") for part in PARTS}
+
+
+def read(path: str) -> str:
+    text = get_data("headgate", path)
+    assert text is not None, "headgate is installed with its Lua"
+    return text.decode()
 
 
 def folder_of(part: str) -> str:
@@ -119,3 +120,6 @@ def digest_of(text: str) -> str:
 @cache
 def library() -> Library:
     return Library(sources())
+
+
+library()  # Read it with this module, because a call must not fail for want of a file or an import.

@@ -190,14 +190,20 @@ class LoopSession:
     def waits(self) -> bool:
         return bool(self.traffic.waiting)
 
-    def command(self) -> Command:
-        """The next call."""
+    def command(self) -> Command | None:
+        """The next call. None: it was sent before, and the client asks again after an exception."""
         try:
+            if self.traffic.state is not SCHEDULED:
+                return None
             # A signal handler or a finalizer may call `run` in the middle of this. Until the call
             # is complete, the client gets no second one.
             return self.machine.next_call(self.client.counts(self), monotonic())
         finally:
             self._client_knows = False
+
+    def put_off(self) -> None:
+        """An exception came before the call was written. The client asks for it again."""
+        self.traffic.put_off()
 
     def answered(self, reply: Any) -> None:
         """Act on the reply to the last command."""
@@ -252,17 +258,26 @@ class LoopSession:
         """Tell the client once that there is something to send."""
         if self.traffic.state is SCHEDULED and not self._client_knows:
             self._client_knows = True
-            if self.machine.batching.leaves_at_once(self.traffic):
-                self.client.at_once(self)
-            else:
-                self.client.ready(self)
+            try:
+                if self.machine.batching.leaves_at_once(self.traffic):
+                    self.client.at_once(self)
+                else:
+                    self.client.ready(self)
+            except BaseException:
+                self._client_knows = False
+                raise
 
     def _update(self) -> None:
         """Carry out what the session wants."""
         traffic = self.traffic
         if self.machine.poll_at < inf:  # callers wait for a notification
             self.client.listen(self)
-        self._schedule()
+        try:
+            self._schedule()
+        except Exception as interrupt:  # the call was put off, and no caller is to blame for it
+            self.client.loop.call_exception_handler(
+                {"message": "headgate sends a call again", "exception": interrupt}
+            )
         if traffic.failure is not None:
             self._note_failure(traffic.failure)
         if traffic.outage is not None:

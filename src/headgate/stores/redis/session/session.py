@@ -151,6 +151,19 @@ class Session:
     def _make_call(self, notified: bool, now: float) -> Sent:
         self.numbering.call += 1
         acquires, operations = self._load()
+        try:
+            return self._compose(acquires, operations, notified, now)
+        except BaseException:
+            self.traffic.put_back(acquires, operations)
+            raise
+
+    def _compose(
+        self,
+        acquires: list[PendingAcquire],
+        operations: list[Operation],
+        notified: bool,
+        now: float,
+    ) -> Sent:
         asks = bool(acquires or self.traffic.waiting)
         declared, how = self.limits.limits_for_call(asks, operations)
         alone = (

@@ -110,10 +110,27 @@ class Traffic:
         """Take out the requests of the next call."""
         acquires, self.acquires = self.acquires, []
         operations, self.operations = self.operations, []
-        wanted = [pending for pending in acquires if not pending.future.done()]
+        try:
+            wanted = [pending for pending in acquires if not pending.future.done()]
+        except BaseException:  # of a signal handler
+            self.put_back(acquires, operations)
+            raise
         self.acquires[:0] = wanted[MOST:]
         self.operations[:0] = operations[MOST:]
         return wanted[:MOST], operations[:MOST]
+
+    def put_back(self, acquires: list[PendingAcquire], operations: list[Operation]) -> None:
+        """The call with these requests could not be made: they go with the next one."""
+        for pending in acquires:
+            self.waiting.pop(pending.number, None)
+        self.acquires[:0] = acquires
+        if not self.leaving:  # the last call of a session is written anew
+            self.operations[:0] = operations
+
+    def put_off(self) -> None:
+        """A call could not be made, or not be written: send it, or the same call again."""
+        self.stop()
+        self.schedule()
 
     # Waiters --------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import asyncio
 import os
 import secrets
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.shutdown import Unsent
     from headgate.stores.redis.transport.topology import Topology
 
-PAUSE = 0.05  # The seconds before a call is sent again while its slot moves.
+# The seconds before a call is sent again while its slot moves, or after an exception.
+PAUSE = 0.05
 DRAIN_TIMEOUT = 1.0  # The seconds in which a loop that ends can send its releases.
 # These errors end a connection because its server is no primary any more.
 DEMOTED = ReadOnlyError, NotThereError
@@ -77,7 +79,8 @@ class Client:
         # The number of sessions that got an id from this client.
         self._session_count = 0
         # These senders send a call at the end of this turn of the loop.
-        self._ready: list[Sender] = []
+        self._ready: deque[Sender] = deque()
+        self._flush_by = 0.0  # when those senders are sent for, at the latest
         # A call was sent at once in this turn of the loop.
         self._sent_at_once = False
         # Each connected server has its node here.
@@ -134,8 +137,11 @@ class Client:
 
         So operations that arrive in the same turn travel in one call.
         """
-        if not self._ready:
+        now = self.loop.time()
+        # An exception of a signal handler may have come in place of the callback.
+        if not self._ready or now > self._flush_by:
             self.loop.call_soon(self._flush)
+            self._flush_by = now + PAUSE
         self._ready.append(sender)
 
     def at_once(self, sender: Sender) -> None:
@@ -148,8 +154,7 @@ class Client:
             self.ready(sender)
         else:
             first, self._sent_at_once = not self._sent_at_once, True
-            now = self.loop.time()
-            node.say(Call(sender, sender.command(), now, now))
+            self._send_next(sender)
             # The call is on its way before `call_soon`, so the server's work overlaps with that
             # cost.
             if first:
@@ -162,13 +167,43 @@ class Client:
         """Send one call for each session, with one write for each connection."""
         if self._closed:
             return
-        senders, self._ready = self._ready, []
-        writers = [node for node in self.nodes.values() if node.keep()]
-        for sender in senders:
-            now = self.loop.time()
-            self.send(Call(sender, sender.command(), now, now))
-        for node in writers:
-            node.write()
+        senders, writers = self._ready, []
+        try:
+            self._ready = deque()
+            for node in self.nodes.values():
+                if node.keep():
+                    writers += [node]
+            while senders:
+                self._send_next(senders[0])
+                del senders[0]
+        except BaseException:
+            for sender in senders:
+                self.loop.call_later(PAUSE, self.ready, sender)
+            raise
+        finally:
+            for node in writers:
+                try:
+                    node.write()
+                except BaseException as interrupt:  # some of it may have left
+                    node.cut(ConnectionError(f"a write was interrupted: {interrupt!r}"))
+                    raise
+
+    def _send_next(self, sender: Sender) -> None:
+        """Send the next call of `sender`. If it cannot be made or written, put it off."""
+        try:
+            now, command = self.loop.time(), sender.command()
+            if command is not None:
+                self.send(Call(sender, command, now, now))
+        except BaseException:
+            if sender.node is not None:
+                sender.node.forget(sender)
+            self.put_off(sender)
+            raise
+
+    def put_off(self, sender: Sender) -> None:
+        """Send the present call of `sender`, or the next one, in a moment."""
+        sender.put_off()
+        self.loop.call_later(PAUSE, self.ready, sender)
 
     def send(self, call: Call) -> None:
         node = self.node_for(call)
@@ -201,6 +236,15 @@ class Client:
     # Replies --------------------------------------------------------------------------------------
 
     def answered(self, call: Call, reply: Any, node: Node) -> None:
+        try:
+            self._note_reply(call, reply, node)
+            call.sender.answered(reply)
+        except Exception as senseless:
+            call.sender.failed(self.cannot(senseless))
+            node.cut(senseless)
+        self.wake_drain()
+
+    def _note_reply(self, call: Call, reply: Any, node: Node) -> None:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
             call.sender.met = False
             if str(reply).startswith((*UNREADY, "READONLY")):
@@ -213,12 +257,6 @@ class Client:
                     self._outages.ends(part, self.loop)
             if self.reconnection.disturbed:
                 self.reconnection.reached(node)
-        try:
-            call.sender.answered(reply)
-        except Exception as senseless:
-            call.sender.failed(self.cannot(senseless))
-            node.cut(senseless)
-        self.wake_drain()
 
     def wake_drain(self) -> None:
         if self._drain_wakeup is not None and not self._drain_wakeup.done():
@@ -334,7 +372,7 @@ class Client:
             node.close()
         self._subscriptions.halt()
         self.reconnection.halt()
-        self._ready, self._paused = [], []
+        self._ready, self._paused = deque(), []
 
     async def _drain(self) -> None:
         try:

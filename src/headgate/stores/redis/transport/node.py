@@ -74,7 +74,8 @@ class Sender(Protocol):
     def key(self) -> str: ...
     @property
     def waits(self) -> bool: ...
-    def command(self) -> Command: ...
+    def command(self) -> Command | None: ...
+    def put_off(self) -> None: ...
     def answered(self, reply: Any) -> None: ...
     def failed(self, error: StoreError) -> None: ...
     def on_disconnect(self, lost: BaseException, spent: float) -> None: ...
@@ -128,6 +129,7 @@ class Router(Protocol):
     def leave(self, node: Node) -> None: ...
     def send_again(self, call: Call) -> None: ...
     def send_later(self, call: Call) -> None: ...
+    def put_off(self, sender: Sender) -> None: ...
 
 
 class Node:
@@ -252,16 +254,22 @@ class Node:
     # Replies --------------------------------------------------------------------------------------
 
     def _replied(self, reply: Any) -> None:
-        call = self.calls.popleft()
-        if not isinstance(call, Call):
-            call(reply)
-            return
-        if call.by_text:
-            self._loading.discard(call.command.script.digest)
-        if isinstance(reply, HiredisError):
-            self._refused(call, str(reply))
-        else:
-            self.client.answered(call, reply, self)
+        call = self.calls[0]
+        del self.calls[0]  # no call: no signal handler comes before the next line
+        try:
+            if not isinstance(call, Call):
+                call(reply)
+                return
+            if call.by_text:
+                self._loading.discard(call.command.script.digest)
+            if isinstance(reply, HiredisError):
+                self._refused(call, str(reply))
+            else:
+                self.client.answered(call, reply, self)
+        except BaseException:  # of a signal handler
+            if type(call) is Call:
+                self.client.put_off(call.sender)
+            raise
 
     def _refused(self, call: Call, refusal: str) -> None:
         """The server refused a call, perhaps before it did anything.
@@ -443,6 +451,16 @@ class Node:
             self._scripts_until = self._loop.time() + REPLY_TIMEOUT
 
     # Ending ---------------------------------------------------------------------------------------
+
+    def forget(self, sender: Sender) -> None:
+        """An exception came while a call of `sender` was sent: end the connection without it.
+
+        Part of the call may have left, so no later reply would have a known place.
+        """
+        self.calls = deque(
+            call for call in self.calls if not (type(call) is Call and call.sender is sender)
+        )
+        self.cut(ConnectionError("a call was interrupted"))
 
     def cut(self, lost: Exception) -> None:
         self._connection.cut(lost)
