@@ -1,5 +1,4 @@
--- The counter of a concurrency limit. Twin: concurrency.py, function for function; the reasons
--- stand there.
+-- The counter of a concurrency limit. Twin: concurrency.py; the reasons stand there.
 
 local ConcurrencyRule = { kind = 'slots', holds = true }
 
@@ -43,7 +42,6 @@ function ConcurrencyRule.adopt(rule, old, t)
   rule.used = old.used
 end
 
--- The state as numbers (state.lua).
 function ConcurrencyRule.numbers(rule)
   return rule.used
 end

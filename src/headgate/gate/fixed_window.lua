@@ -1,5 +1,4 @@
--- The calendar window, on integers. Twin: fixed_window.py, function for function; the reasons stand
--- there.
+-- The calendar window. Twin: fixed_window.py; the reasons stand there.
 
 local FixedWindowRule = { kind = 'quota', holds = false }
 
@@ -76,7 +75,6 @@ function FixedWindowRule.adopt(rule, old, t)
   rule.used = old.used
 end
 
--- The state as numbers (state.lua).
 function FixedWindowRule.numbers(rule)
   return rule.start, rule.used
 end

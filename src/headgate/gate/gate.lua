@@ -1,12 +1,11 @@
--- The gate decides which request may pass, and when. Twin: gate.py; the reasons stand there, and
--- the list of the functions that only one of the two has.
+-- The gate decides which request may pass, and when. Twin: gate.py; the reasons stand there.
 --
--- It is pure: it changes `gate`, the state of one name (prelude.lua), and calls no other part. The
--- queue is in a sorted set, so its requests come as arguments, and so do their costs for each rule.
+-- It is pure: it changes `gate` (prelude.lua), and calls no other part. The queue is in a sorted
+-- set, so its requests come as arguments, and so do their costs for each rule.
 
 Gate = {}
 
-local ROUNDS = 100 -- how often rules may delay each other; only fixed windows do (S9)
+local ROUNDS = 100 -- how often rules may delay each other (S9)
 local GRANTS = 1000 -- the most that one call makes (S9)
 
 function Gate.clamp(now)
@@ -45,8 +44,8 @@ function Gate.take(costs, t)
   return t, gate.fence
 end
 
--- The same as `count` times acquire(), for less work: grants those of `count` equal requests that
--- may pass at once. Returns how many, and the fence of the first.
+-- Grants those of `count` equal requests that may pass at once. Returns how many, and the first
+-- fence. acquire() for each would do the same.
 function Gate.pass(costs, count)
   local t, all = gate.t, {}
   if gate.queued > 0 or Gate.ready(costs) ~= t then return 0 end
@@ -59,8 +58,7 @@ function Gate.pass(costs, count)
   return count, fence
 end
 
--- Returns 'grant', t, fence; 'wait', t, position (the caller joins the queue); 'late', t (beyond
--- max_sleep); or 'full', t, position.
+-- Returns 'grant', t, fence; 'late', t; or 'wait' (the caller joins) or 'full', t, position.
 function Gate.acquire(costs, reserve_ahead, max_sleep, max_waiters)
   local now, queued = gate.t, gate.queued
   local t = queued > 0 and NEVER or Gate.ready(costs)
@@ -82,20 +80,18 @@ function Gate.estimate(costs)
   return t
 end
 
--- Counts `count` equal requests that joined the queue.
 function Gate.join(count, costs)
   local waiting = gate.waiting
   gate.queued = gate.queued + count
   for i = 1, #costs do waiting[i] = waiting[i] + count * costs[i] end
 end
 
--- Counts `count` equal requests that left the queue.
 function Gate.leave(count, costs)
   Gate.join(-count, costs)
 end
 
--- Grants, in order, the requests that may pass within `reserve_ahead`. head() returns the first in
--- the queue and its costs, and granted(id, t, fence) removes it. Returns the next, and its moment.
+-- head() returns the first in the queue and its costs, and granted(id, t, fence) removes it.
+-- Returns the next, and its moment.
 function Gate.advance(reserve_ahead, head, granted)
   local left = GRANTS
   while true do
@@ -109,7 +105,6 @@ function Gate.advance(reserve_ahead, head, granted)
   end
 end
 
--- For `count` equal requests that held.
 function Gate.release(costs, count)
   for i, rule in ipairs(gate.rules) do
     if rule.holds then rule:give(count * costs[i], gate.t, gate.t) end
@@ -157,7 +152,7 @@ function Gate.reset()
   end
 end
 
--- Returns, by index, the concurrency limits that are new: their permits are not counted yet.
+-- Returns the indices of new concurrency limits: their permits are not counted yet.
 function Gate.follow(rules, each_waiter)
   local now, former = max(gate.t, gate.reserved), gate.rules
   local taken, opened, others = {}, {}, {}
@@ -192,8 +187,8 @@ function Gate.carry_over(rule, old, t)
   if spent > room then rule:settle(spent - room, t, t) end
 end
 
--- Counts the costs of the whole queue under the present rules. each_waiter(see) calls see(costs)
--- for each request. One that can never pass any more leaves when it is the head.
+-- each_waiter(see) calls see(costs) for each request. One that can never pass any more leaves when
+-- it is the head.
 function Gate.requeue(each_waiter)
   local waiting = gate.waiting
   for i = 1, #gate.rules do waiting[i] = 0 end

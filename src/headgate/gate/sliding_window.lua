@@ -1,5 +1,4 @@
--- The exact sliding window, on integers. Twin: sliding_window.py, function for function; the
--- reasons stand there.
+-- The exact sliding window. Twin: sliding_window.py; the reasons stand there.
 --
 -- The log has one entry for each moment (window_log.lua). The latest entry stays in the state
 -- (last, pending) until a later one follows, so that grants of one moment are one write. `first` is
@@ -24,21 +23,20 @@ function SlidingWindowRule.each(rule, see)
   if rule.last > 0 then see(rule.last, rule.pending) end
 end
 
--- An operator or an eviction removed the log: only its present entries count.
+-- The log was lost: only its present entries count.
 function SlidingWindowRule.recount(rule)
   rule.used, rule.wanted = 0, 0
   rule:each(function(_, cost) rule.used = rule.used + cost end)
 end
 
 function SlidingWindowRule.refresh(rule, t)
-  -- All of it has expired: there is no need to look at each entry.
+  -- If all of it has expired, the entries need no look.
   if rule.first > 0 and rule.last + rule.per <= t then
     WindowLog.drop(rule.slot, rule.last)
     rule.gone = rule.last + rule.per
     rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
   end
-  -- `whole`: the log still has its oldest entry. Otherwise entries were lost, and `recount` adds up
-  -- the rest.
+  -- `whole`: the log still has its oldest entry. Otherwise entries were lost.
   if rule.first > 0 and rule.first + rule.per <= t then
     local gone, first, whole = 0, 0, false
     rule:each(function(moment, cost)
@@ -72,8 +70,8 @@ function SlidingWindowRule.freed(rule, need)
   return free + rule.per
 end
 
--- `found` keeps the moment for the cost `wanted` until the log changes. Otherwise every call would
--- look it up for a large cost at the head of the queue.
+-- `found` is the moment for the cost `wanted` until the log changes. Otherwise each call would look
+-- it up for a large cost at the head of the queue.
 function SlidingWindowRule.ready(rule, cost, t)
   local need = rule.used + cost - rule.capacity
   if need <= 0 then return t end
@@ -147,7 +145,6 @@ function SlidingWindowRule.adopt(rule, old, t)
   rule.wanted, rule.gone = 0, t
 end
 
--- The state as numbers (state.lua).
 function SlidingWindowRule.numbers(rule)
   return rule.slot, rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found,
     rule.gone

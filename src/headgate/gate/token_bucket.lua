@@ -1,5 +1,4 @@
--- The token bucket, on integers. Twin: token_bucket.py, function for function; the reasons stand
--- there.
+-- The token bucket. Twin: token_bucket.py; the reasons stand there.
 
 local TokenBucketRule = { kind = 'bucket', holds = false }
 local DEBT = 2251799813685248 -- 2^51
@@ -121,7 +120,6 @@ function TokenBucketRule.adopt(rule, old, t)
   rule.top = rule.size
 end
 
--- The state as numbers (state.lua).
 function TokenBucketRule.numbers(rule)
   local marks = rule.marks
   if #marks == 0 then return rule.level, rule.at, rule.taken, rule.top end

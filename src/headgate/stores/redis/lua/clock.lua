@@ -1,5 +1,4 @@
--- The server's clock in whole microseconds. A call reads it once: before Redis 7.2 TIME moves
--- within a script.
+-- The server's clock in microseconds. A call reads it once: before Redis 7.2 it moves in a script.
 
 local function clock()
   local time = redis.call('TIME')

@@ -2,10 +2,10 @@
 
 Expiry = {}
 
-local SLACK = 60000000 -- the keys live longer than they must, so that few calls set a TTL
+local SLACK = 60000000 -- more than the keys must live, so that few calls set a TTL
 
--- Until when this name's state may be needed.
-local function last_needed()
+-- Returns whether the keys must live longer now.
+function Expiry.extend()
   local last = gate.t + KEEP + WAITER
   local lease = gate.held > 0 and gate.rules.lease
   if lease then last = max(last, max(gate.t, gate.not_before) + lease) end
@@ -16,26 +16,18 @@ local function last_needed()
     if idle > last and idle < NEVER then last = idle end
     if rule.size and rule.start < rule.size then last = max(last, gate.t + DAY) end
   end
-  return last
-end
-
--- Moves the end of the keys if they must live longer. Returns whether it did.
-function Expiry.extend()
-  local last = last_needed()
   if last <= gate.keys_end then return false end
   gate.keys_end = last + SLACK
   return true
 end
 
--- The keys live for at least `time` from now on.
 function Expiry.outlast(time)
   if gate.t + time <= gate.keys_end then return end
   gate.keys_end = gate.t + time + SLACK
   for _, key in ipairs(keys) do mark_created(key) end
 end
 
--- The server expires keys by its own clock. If gate.t is ahead, the TTL is longer by the
--- difference.
+-- The server expires keys by its own clock. If gate.t is ahead of it, the TTL is longer.
 function Expiry.write(extended)
   if not extended and not created then return end
   local left = Numbers.text(ceil((gate.keys_end - server_time) / 1000))

@@ -1,17 +1,15 @@
--- The fast path: a call with one acquire that can pass at once, of a known limit and of a session
--- without waiters. It replies as main.lua would, or nil. Nil means that it did nothing. KEYS and
--- ARGV are those of main.lua.
+-- The fast path: one acquire that can pass at once, of known limits and of a session without
+-- waiters. The reply is that of main.lua, or nil: nothing was done.
 
 FastAcquire = {}
 
-local SIZE = 13 -- of ARGV: the words of the call, and "acquire first count max_sleep max_waiters asked"
+local SIZE = 13 -- of ARGV with one acquire
 
 local function fits(its_args)
   return #its_args == SIZE and its_args[8] == 'acquire' and its_args[10] == '1'
     and its_args[4] == KNOWN and (its_args[6] == '0' or its_args[6] == '2')
 end
 
--- Whether all rules have the costs of the request, at `now`.
 local function is_ready(costs, now)
   if gate.queued > 0 or gate.not_before > now then return false end
   if gate.next_expiry > 0 and gate.next_expiry <= now then return false end
@@ -39,31 +37,30 @@ end
 
 function FastAcquire.run(its_keys, its_args)
   if not fits(its_args) then return nil end
-  local program, session, call, _, received, flags = unpack(its_args, 1, 6)
-  local number, asked = Numbers.parse(its_args[9]), its_args[SIZE]
-  begin(its_keys, its_args, program, session, call)
-  local reply_field = 'r' .. session
+  begin(its_keys, its_args)
+  local received, number, asked = args[5], Numbers.parse(args[9]), args[SIZE]
+  local reply_field = 'r' .. SESSION
   local stored = redis.call('HMGET', HASH, 'limits', 'state', reply_field)
   local record = stored[3]
   local former, alive_until = ReplyCache.recall(record)
   if former then return former end
   if received ~= '0' and not ReplyCache.was_received(record, received) then return nil end
-  if stored[1] ~= program or not stored[2] then return nil end
-  if not State.load(program, stored[2]) then return nil end
+  if stored[1] ~= PROGRAM or not stored[2] then return nil end
+  if not State.load(PROGRAM, stored[2]) then return nil end
   server_time = clock()
   local now, costs = max(server_time, gate.t), RequestId.costs_of(asked)
   if not is_ready(costs, now) then
-    -- `State.load` removed the remembered state. Nothing changed, so remember it again.
+    -- Nothing changed: the state that `State.load` took out is remembered again.
     State.remember(stored[2])
     return nil
   end
   take(costs, now, number, asked)
   alive_until = Sessions.stay_alive(alive_until)
   local extended = Expiry.extend()
-  local reply = session .. ' ' .. call .. ' ok ' .. Numbers.text(now) .. ' -1 0 grant 1 0 '
+  local reply = SESSION .. ' ' .. CALL_TEXT .. ' ok ' .. Numbers.text(now) .. ' -1 0 grant 1 0 '
     .. Numbers.text(gate.fence - now) .. ' |'
   redis.call('HSET', HASH, 'state', State.save(), reply_field,
-    ReplyCache.pack(alive_until, CALL, flags == '2' and now or 0, reply))
+    ReplyCache.pack(alive_until, CALL, args[6] == '2' and now or 0, reply))
   Expiry.write(extended)
   return reply
 end

@@ -1,14 +1,14 @@
--- Holders: which requests hold a permit, and until when their leases last.
+-- The requests that hold a permit, and the ends of their leases.
 
 Holders = {}
 
-local granted -- holders that are not written yet
+local granted
 
 function Holders.reset()
   granted = nil
 end
 
--- The requests hold from t on. Holders.write() writes them.
+-- Holders.write() writes them.
 function Holders.add(ids, t, lease)
   granted = granted or {}
   Membership.append_holders(granted, ids, t + lease)
@@ -21,15 +21,14 @@ function Holders.write()
   granted = nil
 end
 
--- Returns how many of the requests held a permit.
+-- Returns how many held.
 function Holders.remove(ids)
   local held = Membership.remove_holders(ids)
   gate.held = gate.held - held
   return held
 end
 
--- Releases the permits of expired leases. Renewals do not move `next_expiry`, so it may be too
--- early.
+-- Releases expired leases. Renewals do not move `next_expiry`, so it may be too early.
 function Holders.expire()
   if gate.next_expiry == 0 or gate.next_expiry > gate.t then return end
   for _, id in ipairs(Membership.expired_holders(gate.t)) do
@@ -39,15 +38,14 @@ function Holders.expire()
   gate.next_expiry = Membership.first_lease_end()
 end
 
--- When the next lease ends, if there is one. The result is exact if the next lease ends within
--- `soon`; otherwise it may be too early.
+-- When the next lease ends, if there is one. Beyond `soon` the result may be too early.
 function Holders.next_expiry(soon)
   if gate.next_expiry < gate.t + soon then gate.next_expiry = Membership.first_lease_end() end
   return gate.next_expiry > 0 and gate.next_expiry
 end
 
--- Returns whether the request still holds. A permit of a limit that was removed stays held: the
--- limit counts it if it comes back (S1).
+-- Returns whether the request still holds. The permit of a limit that was removed stays held: it
+-- counts if the limit comes back (S1).
 function Holders.renew(id, its_lease)
   local t, lease = Membership.lease_end(id), gate.rules.lease or its_lease
   if not t or t <= gate.t then return false end
@@ -56,26 +54,27 @@ function Holders.renew(id, its_lease)
   return true
 end
 
--- Releases the permits of a session, except for the numbers in `kept`. The session is over, and an
--- older state came back, so its releases were lost.
-function Holders.keep_only(session, kept)
-  local known, removed, beginning = {}, {}, session .. ':'
-  for number in string.gmatch(kept, '%d+') do known[number] = true end
-  Membership.each_holder(function(id)
-    local its = string.sub(id, 1, #beginning) == beginning
-    if its and not known[RequestId.number(id)] then removed[#removed + 1] = id end
-  end)
-  for _, id in ipairs(removed) do Gate.release(RequestId.costs(id), Holders.remove({ id })) end
-end
-
--- Shortens leases: `ends` has the new end for the number of each request of the session.
-function Holders.shorten(session, ends)
+local function ids_of(session, is_wanted)
   local ids, beginning = {}, session .. ':'
   Membership.each_holder(function(id)
     local its = string.sub(id, 1, #beginning) == beginning
-    if its and ends[RequestId.number(id)] then ids[#ids + 1] = id end
+    if its and is_wanted(RequestId.number(id)) then ids[#ids + 1] = id end
   end)
-  for _, id in ipairs(ids) do
+  return ids
+end
+
+-- Releases the permits of a session except `kept`: an older state came back, so its releases were
+-- lost.
+function Holders.keep_only(session, kept)
+  local known = {}
+  for number in string.gmatch(kept, '%d+') do known[number] = true end
+  local lost = ids_of(session, function(number) return not known[number] end)
+  for _, id in ipairs(lost) do Gate.release(RequestId.costs(id), Holders.remove({ id })) end
+end
+
+-- `ends` has the new ends of leases by the numbers of their requests.
+function Holders.shorten(session, ends)
+  for _, id in ipairs(ids_of(session, function(number) return ends[number] end)) do
     local t = ends[RequestId.number(id)]
     Membership.set_lease_end(id, t)
     gate.next_expiry = min(gate.next_expiry, t)

@@ -1,6 +1,4 @@
--- The library: a server that has functions (Redis 7, Valkey) loads it once. NAME is its name, with
--- the digest of its text.
---
+-- The library of a server that has functions (Redis 7, Valkey). NAME has the digest of its text.
 -- The first call makes all of it: Lua's own functions are not there while a library is loaded.
 
 local programs

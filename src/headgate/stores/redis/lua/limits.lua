@@ -1,6 +1,5 @@
--- From the text of a declaration to its rules. A rule is a table of the values that change from
--- call to call. Its metatable has the declared values, and the metatable of that has the functions
--- of its kind.
+-- From the text of a declaration to its rules. A rule has the values that change from call to call.
+-- Its metatable has the declared values, and the metatable of that the functions of its kind.
 
 Limits = {}
 
@@ -11,12 +10,17 @@ local function kind_of(name)
   return kinds[name]
 end
 
+local function read(text)
+  local kind, unit, words = string.match(text, '^(%l+) (%l[%l%d_]*)([%d ]*)$')
+  local numbers = {}
+  for word in string.gmatch(words or '', '%d+') do numbers[#numbers + 1] = tonumber(word) end
+  return kind, unit, numbers, words
+end
+
 local function declare_rule(text)
-  local words, numbers = {}, {}
-  for word in string.gmatch(text, '%S+') do words[#words + 1] = word end
-  for i = 3, #words do numbers[i - 2] = tonumber(words[i]) end
-  local kind = kind_of(words[1])
-  local rule = setmetatable(kind.__index.new(words[2], numbers), kind)
+  local name, unit, numbers = read(text)
+  local kind = kind_of(name)
+  local rule = setmetatable(kind.__index.new(unit, numbers), kind)
   rule.__index = rule
   return rule
 end
@@ -27,7 +31,6 @@ local function declare_rules(program)
     local rules = {}
     for text in string.gmatch(program, '[^;]+') do
       local rule = declare_rule(text)
-      -- The shortest lease holds for all.
       if rule.lease then rules.lease = min(rules.lease or rule.lease, rule.lease) end
       rules[#rules + 1] = rule
     end
@@ -36,7 +39,7 @@ local function declare_rules(program)
   return declared[program]
 end
 
--- A text that no declaration writes was damaged. Twin: is_sound() of compile.py.
+-- A text that no declaration could write is damaged. Twin: is_sound() of compile.py.
 local sound = {}
 
 function sound.bucket(capacity, price, gain, tick, start, more)
@@ -55,19 +58,12 @@ function sound.quota(capacity, per, anchor, slack, more)
 end
 
 local function is_sound(text)
-  local kind, _, words = string.match(text, '^(%l+) (%l[%l%d_]*)([%d ]*)$')
+  local kind, _, numbers, words = read(text)
   if not sound[kind] or string.find(words .. ' ', '  ', 1, true) then return false end
-  if string.find(words, ' 0%d') then return false end
-  local numbers = {}
-  for word in string.gmatch(words, '%d+') do
-    local number = tonumber(word)
-    if number >= NEVER then return false end
-    numbers[#numbers + 1] = number
-  end
+  if string.find(words, ' 0%d') or max(0, unpack(numbers)) >= NEVER then return false end
   return sound[kind](unpack(numbers))
 end
 
--- Whether rules can be made of `program`. A declaration that is remembered is sound.
 function Limits.are_sound(program)
   if declared[program] then return true end
   for text in string.gmatch(program .. ';', '([^;]*);') do

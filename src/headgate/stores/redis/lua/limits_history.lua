@@ -1,26 +1,17 @@
--- The limits that were replaced. Processes that keep declaring different limits must not make the
--- limits flap.
+-- The limits that were replaced: processes that declare different limits must not make them flap.
 --
--- For the last few declarations that were replaced, the field `former` has the moment and the
--- client. Another client cannot declare such limits again before HOLD, and limits that an update
--- replaced cannot be declared while the update holds. A client may replace its own declaration: the
--- last entry names the client that declared the present limits. Entries that only an update had set
--- are dropped first: no program declares them.
+-- The field `former` has the moment and the client of the last few replacements. Another client
+-- cannot declare replaced limits again before HOLD, and no client can while an update holds. A
+-- client may replace its own declaration: the last entry names the client of the present limits.
+-- Entries that only an update had set are dropped first: no program declares them.
 
 LimitsHistory = {}
 
--- How the present limits were set. AS_BOTH: an update set them, and a process has declared them,
--- too.
+-- How the present limits were set. AS_BOTH: by an update, and a process has declared them since.
 local AS_DECLARED, AS_UPDATED, AS_BOTH = '0', '1', '2'
 
--- One process's client is the part of a session's name before the first dot.
-local function own_client()
-  return string.match(SESSION, '^[^.]+')
-end
-
--- Returns the entries, oldest first, and how the present limits were set. As text: how they were
--- set, then for each entry a line "moment client limits", or "+moment" if only an update had set
--- them.
+-- Returns the entries, oldest first, and how the present limits were set. An entry is a line
+-- "moment client limits", or "+moment" if only an update had set it.
 local function read()
   local text, entries = redis.call('HGET', HASH, 'former') or AS_DECLARED, {}
   for sign, t, client, program in string.gmatch(text, '\n(%+?)(%d+) (%S+) ([^\n]+)') do
@@ -32,12 +23,11 @@ local function read()
 end
 
 -- Returns how long the limits of this call may not be declared, if they may not; -1: while an
--- update holds. A full history delays new limits until the oldest entry expires: it has no room for
--- those that they replace. Then more programs disagree than are remembered.
+-- update holds. A full history has no room for another replacement until its oldest entry expires.
 function LimitsHistory.hold_time()
   if DECLARES == UPDATED then return nil end
   local entries, how = read()
-  local client, declared, first_left = own_client(), 0, nil
+  local client, declared, first_left = RequestId.client(SESSION), 0, nil
   local ours = entries[1] and entries[#entries].client == client
   for _, each in ipairs(entries) do
     local left = each.t + HOLD - gate.t
@@ -52,7 +42,7 @@ function LimitsHistory.hold_time()
   return not ours and declared >= FORMER and first_left or nil
 end
 
--- Which entry is dropped first. The last entry stays: it names the client.
+-- The last entry stays: it names the client.
 local function least(entries)
   for i = 1, #entries - 1 do
     if entries[i].updated then return i end
@@ -75,7 +65,6 @@ local function write(how, entries)
   redis.call('HSET', HASH, 'former', table.concat(lines, '\n'))
 end
 
--- Remembers that the limits of this call have replaced `program`.
 function LimitsHistory.replace(program)
   local entries, how = read()
   local updates, kept = DECLARES == UPDATED, {}
@@ -89,13 +78,14 @@ function LimitsHistory.replace(program)
   end
   if program ~= PROGRAM then
     local updated = program == gate.program and how == AS_UPDATED
-    kept[#kept + 1] = { updated = updated, t = gate.t, client = own_client(), program = program }
+    local client = RequestId.client(SESSION)
+    kept[#kept + 1] = { updated = updated, t = gate.t, client = client, program = program }
   end
   shorten(kept)
   write(not updates and AS_DECLARED or declared and AS_BOTH or AS_UPDATED, kept)
 end
 
--- A process declares the present limits: from now on they are not set by an update alone.
+-- A process declares limits that an update had set.
 function LimitsHistory.confirm()
   local entries, how = read()
   if how == AS_UPDATED then write(AS_BOTH, entries) end

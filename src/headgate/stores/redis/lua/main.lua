@@ -1,11 +1,12 @@
--- One call of a session: its operations are decided in order, then the head of the queue, and the
--- reply is written. Everything is read and checked before the first write.
+-- One call of a session: its operations in order, then the head of the queue, then the reply.
+-- Everything is read and checked before the first write.
 --
 -- KEYS  1 HASH, 2 MEMBERS, 3 LOG: only if a limit may be a window (prelude.lua)
 -- ARGV  1 program        the limits as text; "": the session knows none
---       2 session        its name
---       3 call           the number of this call
---       4 declares       the limits are 0 known, 1 declared, 2 updated, 3 asked for, 4 offered
+--       2 session
+--       3 call           its number
+--       4 declares       the limits are 0 known, 1 declared, 2 updated, 3 asked for (this creates
+--                        no name), 4 offered (any declaration replaces them)
 --       5 received       how the last reply began that the session received, "call ok now";
 --                        0: none, or long ago
 --       6 flags          1 the session has waiters, 2 this server notifies it, 3 both, 0 neither
@@ -25,17 +26,17 @@ Main = {}
 
 local WAITS, NOTIFIED = { ['1'] = true, ['3'] = true }, { ['2'] = true, ['3'] = true }
 
--- Ends the session. From now on the record rejects copies of this call and of earlier ones. If
--- there is no record, this server never knew the session.
+-- Ends the session. The record rejects copies of this call and of earlier ones. Without a record,
+-- this server never knew the session.
 local function lapse(record)
   local lapsed = ReplyCache.reply('lapsed')
   Sessions.leave(SESSION)
-  if record then redis.call('HSET', HASH, 'r' .. SESSION, ReplyCache.pack(0, CALL, 0, lapsed)) end
+  if record then Sessions.write_record(SESSION, 0, CALL, 0, lapsed) end
   redis.call('HSET', HASH, 'state', State.save())
   return lapsed
 end
 
--- Makes the state ready for the operations. Otherwise returns the reply that says why not.
+-- Makes the state ready for the operations, or returns a refusal.
 local function open_state(program, state, alive_until, record, received, waits)
   server_time = clock()
   local offer = not program and state and redis.call('HGET', HASH, 'offer')
@@ -59,8 +60,7 @@ local function open_state(program, state, alive_until, record, received, waits)
     if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. program) end
   end
   Repair.run()
-  -- The session was silent for too long, or last called before waiters were lost. So its place may
-  -- be gone.
+  -- After long silence, or if waiters were lost since its last call, the place may be gone.
   local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
   local lost = received ~= '0' and not ReplyCache.was_received(record, received)
   if (waits and silent) or lost then return lapse(record) end
@@ -68,21 +68,18 @@ local function open_state(program, state, alive_until, record, received, waits)
 end
 
 local SOON = 0.3 * WAITER -- a session that waits calls again after that (HEARTBEAT in session.py)
+local head_notified -- the field `told`
 
-local head_notified -- "id moment": the head whose session was notified last
-
--- Whether the head's session was notified of this moment, or an earlier one at which it will call.
--- By that call it learns of the later moment.
+-- Whether the head's session was notified of this moment, or of an earlier one: then it will call.
 local function was_notified(id, t)
   local id_notified, moment = string.match(head_notified or '', '^(.*) (%d+)$')
   moment = tonumber(moment)
   return id_notified == id and moment <= t and (moment == t or moment > gate.t)
 end
 
--- Returns when to check the head again, and whether this session does it. Notifies the head's
--- session if needed.
+-- Returns `head mine` of the reply. Notifies the head's session if needed.
 local function look_at_head(id, t)
-  -- More requests of expired sessions are in the queue than one call removes.
+  -- The queue begins with more requests of expired sessions than one call removes.
   if not id then return gate.queued > 0 and '0 1' or '-1 0' end
   if t >= NEVER then t = Holders.next_expiry(SOON) or gate.t + WAITER end
   id = Queue.first_awake(id)
@@ -97,7 +94,7 @@ local function look_at_head(id, t)
   return Numbers.text(delay) .. ' 0'
 end
 
--- A dead session may get this grant, so its lease ends when the session expires (L3).
+-- A dead session may get this grant: the lease ends when the session expires (L3).
 local function grant(id, t, fence)
   Queue.pass()
   local lease = gate.rules.lease
@@ -116,8 +113,7 @@ local function advance()
   return look_at_head(id, t)
 end
 
--- No process has declared the limits of a name that was only paused or drained. The first acquire
--- or update declares its own.
+-- A name that was only paused or drained has an offer until an acquire or update declares limits.
 local function limits_field()
   if not gate.offered then return 'limits' end
   if DECLARES == ASKED or DECLARES == OFFERED then return 'offer' end
@@ -135,14 +131,12 @@ local function update_limits()
 end
 
 function Main.run(its_keys, its_args)
-  local program, session, call, declares, received, flags, reserve_ahead = unpack(its_args, 1, 7)
-  begin(its_keys, its_args, program, session, call)
-  DECLARES, RESERVE_AHEAD = declares, Numbers.parse(reserve_ahead)
+  begin(its_keys, its_args)
+  local received, flags = args[5], args[6]
+  DECLARES, RESERVE_AHEAD = args[4], Numbers.parse(args[7])
   Queue.reset()
   Holders.reset()
   Sessions.reset()
-  Outbox.reset()
-  Operations.reset()
   Operations.read()
   local reply_field, outbox_field = 'r' .. SESSION, 'm' .. SESSION
   local stored = redis.call('HMGET', HASH, 'limits', 'state', reply_field, outbox_field, 'told')
@@ -153,13 +147,13 @@ function Main.run(its_keys, its_args)
   local refusal = open_state(limits, state, alive_until, record, received, WAITS[flags])
   if refusal then return refusal end
 
-  if kept then Outbox.read(kept) end
+  Outbox.reset(kept)
   Holders.expire()
   update_limits()
   if gate.queued > 0 then Queue.sweep() end
   local answers = Operations.run()
   local head = advance()
-  while Outbox.send() do -- a session is suspect now: its grants may have ended
+  while Outbox.send() do -- the grants of a suspect session may have ended
     Holders.expire()
     head = advance()
   end

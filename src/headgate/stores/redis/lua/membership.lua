@@ -1,7 +1,5 @@
--- Waiters, holders and sessions: one sorted set, in which each of the three has a range of scores.
--- Only this file knows the meaning of a score. Other files use places, moments and ranks. There is
--- one exception. A request that was granted before gets the place `fence - MOST` from queue.lua, so
--- that its score is in the range below the other waiters.
+-- Waiters, holders and sessions: one sorted set with a range of scores for each. Only this file
+-- knows the scores. But queue.lua gives a request that was granted before the place `fence - MOST`.
 --
 --   member      score                           text
 --   waiter      -2^52 + place                   session:number:asked
@@ -9,8 +7,8 @@
 --   holder      -2^52 + 2^48 + end of lease     +session:number:asked
 --   session     until when it is alive          session (no ":")
 --
--- So the first ranks are the waiters', and the next ones the holders'. Scores are exact: they are
--- within 2^53. The holders' scores stay below 0 until the year 2103.
+-- So the first ranks are the waiters', and the next ones the holders'. Scores are exact: within
+-- 2^53. The holders' scores stay below 0 until the year 2103.
 
 Membership = {}
 
@@ -23,8 +21,8 @@ function Membership.count()
   return redis.call('ZCARD', MEMBERS)
 end
 
--- Redis keeps a small sorted set as a list, and walks it from the front for each new member. From
--- some size on that costs ten times as much as a proper set. One long member converts it for good.
+-- Redis keeps a small sorted set as a list. From some size on that costs ten times as much as a
+-- proper set. One long member converts it for good.
 local LARGE, LONG = 16, string.rep('-', 65)
 
 local function convert()
@@ -41,6 +39,11 @@ local function add(...)
   return new
 end
 
+local function score_of(member)
+  local score = redis.call('ZSCORE', MEMBERS, member)
+  return score and tonumber(score)
+end
+
 function Membership.by_rank(from, to)
   return redis.call('ZRANGE', MEMBERS, from, to)
 end
@@ -53,13 +56,13 @@ function Membership.each(from, count, see)
   end
 end
 
--- Waiters -----------------------------------------------------------------------------------------
+-- Waiters
 
 function Membership.count_waiters()
   return redis.call('ZCOUNT', MEMBERS, '-inf', LAST_WAITER)
 end
 
--- Appends to a list for add_waiters. The first request has this place.
+-- Appends to a list for add_waiters. `place` is that of the first request.
 function Membership.append_waiters(list, ids, place)
   local count = #list
   for i = 1, #ids do
@@ -67,35 +70,32 @@ function Membership.append_waiters(list, ids, place)
   end
 end
 
--- Adds all at once, which costs far less than one by one. Returns how many are new. A request that
--- is in the queue already keeps its place (S3).
+-- Returns how many are new. A request that is in the queue already keeps its place (S3).
 function Membership.add_waiters(list)
   return add('NX', unpack(list))
 end
 
--- Returns how many were in the set.
+-- Returns how many waited.
 function Membership.remove_waiters(ids)
   return redis.call('ZREM', MEMBERS, unpack(ids))
 end
 
--- Holders -----------------------------------------------------------------------------------------
+-- Holders
 
 function Membership.count_holders()
   return redis.call('ZCOUNT', MEMBERS, FIRST_HOLDER, LAST_HOLDER)
 end
 
--- Appends to a list for add_holders.
 function Membership.append_holders(list, ids, lease_end)
   local score, count = Numbers.text(HOLDERS + lease_end), #list
   for i = 1, #ids do list[count + 2 * i - 1], list[count + 2 * i] = score, '+' .. ids[i] end
 end
 
--- Returns how many are new.
 function Membership.add_holders(list)
   return add(unpack(list))
 end
 
--- Returns how many were in the set.
+-- Returns how many held.
 function Membership.remove_holders(ids)
   local holders = {}
   for i = 1, #ids do holders[i] = '+' .. ids[i] end
@@ -107,8 +107,8 @@ function Membership.set_lease_end(id, lease_end)
 end
 
 function Membership.lease_end(id)
-  local score = redis.call('ZSCORE', MEMBERS, '+' .. id)
-  return score and tonumber(score) - HOLDERS
+  local score = score_of('+' .. id)
+  return score and score - HOLDERS
 end
 
 -- 0: there is no lease.
@@ -118,7 +118,6 @@ function Membership.first_lease_end()
   return first[2] and tonumber(first[2]) - HOLDERS or 0
 end
 
--- The holders whose leases have ended at t.
 function Membership.expired_holders(t)
   local last = Numbers.text(HOLDERS + t)
   local ids = redis.call('ZRANGEBYSCORE', MEMBERS, FIRST_HOLDER, last, 'LIMIT', 0, CLEANUP)
@@ -131,19 +130,15 @@ function Membership.each_holder(see)
   Membership.each(gate.queued, count, function(holder) see(string.sub(holder, 2)) end)
 end
 
--- Sessions ----------------------------------------------------------------------------------------
+-- Sessions
 
-function Membership.alive_until(session)
-  local score = redis.call('ZSCORE', MEMBERS, session)
-  return score and tonumber(score)
-end
+Membership.alive_until = score_of
 
 function Membership.keep_alive(session, t)
   local new = add(Numbers.text(t), session)
   if gate.sessions then gate.sessions = gate.sessions + new end
 end
 
--- The session is alive until t, if it is in the set.
 function Membership.end_session(session, t)
   redis.call('ZADD', MEMBERS, 'XX', Numbers.text(t), session)
 end

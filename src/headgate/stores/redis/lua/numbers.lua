@@ -1,8 +1,7 @@
--- Numbers as text, and back. All numbers are whole. Numbers.text() writes them, never tostring(),
--- which rounds a moment to fewer digits than microseconds need.
+-- Whole numbers as text, and back. tostring() would round a moment to less than microseconds.
 --
--- Each direction costs as much as a small command. So small and round numbers are remembered, and
--- so is the last number.
+-- Each direction costs as much as a small command, so common numbers and the last one are
+-- remembered.
 
 Numbers = {}
 

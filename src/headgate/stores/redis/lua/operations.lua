@@ -1,15 +1,9 @@
--- The operations of a call, each a verb and its words, and their answers. All numbers among them
--- are read before anything is written.
+-- The operations of a call, each a verb and its words (the arguments), and their answers.
 
 Operations = {}
 
 local out
--- The run of equal answers that is being counted: its kind, count, number, and fence or position.
-local run_kind, run_count, run_number, run_fence
-
-function Operations.reset()
-  out, run_kind = {}, nil
-end
+local run_kind, run_count, run_number, run_fence -- a run of equal answers; a fence or a position
 
 local function end_run()
   if run_kind then
@@ -20,14 +14,13 @@ local function end_run()
 end
 
 -- Whether an answer belongs to the run: grants with consecutive fences, waiters with consecutive
--- positions, refusals with the same position.
+-- positions, refusals with the same position. A run of waiters keeps the first estimate.
 local function follows(kind, number, fence)
   if run_kind ~= kind or (kind ~= 'wait' and run_number ~= number) then return false end
   return not fence or run_fence + (kind == 'full' and 0 or run_count) == fence
 end
 
--- Equal answers are merged; for acquires, only within one operation. A run of waiters keeps the
--- first estimate.
+-- Equal answers are merged; for acquires, only within one operation.
 local function answer(kind, count, number, fence)
   if follows(kind, number, fence) then
     run_count = run_count + count
@@ -37,9 +30,12 @@ local function answer(kind, count, number, fence)
   end
 end
 
+local function done()
+  answer('done', 1, 1)
+end
+
 local verbs = {}
 
--- The ids of `count` requests, numbered from `first` on.
 local function ids_of(session, first, count, asked)
   local ids, head, tail = {}, session .. ':', ':' .. asked
   for i = 1, count do ids[i] = head .. first + i - 1 .. tail end
@@ -51,18 +47,16 @@ local function hold(first, count, asked, t)
   if lease then Holders.add(ids_of(SESSION, first, count, asked), t, lease) end
 end
 
--- How many of `left` acquires get the same answer as the first. A request that passes or waits
--- changes the answer for the next one. A request that waits without `max_sleep` changes it only if
--- the queue was empty. Waiters join together only until the queue holds `max_waiters`.
+-- How many of `left` acquires get the same answer as the first. A grant changes the answer for the
+-- next one. So do a waiter with `max_sleep`, and the first waiter.
 local function decided_alike(kind, left, max_sleep, max_waiters)
   if kind == 'grant' or (kind == 'wait' and (max_sleep or gate.queued == 0)) then return 1 end
   return kind == 'wait' and max_waiters and min(left, max_waiters - gate.queued) or left
 end
 
--- acquire first count max_sleep max_waiters asked
-function verbs.acquire(first, left, max_sleep, max_waiters, asked)
+function verbs.acquire(first, count, max_sleep, max_waiters, asked)
   end_run()
-  local costs = RequestId.costs_of(asked)
+  local costs, left = RequestId.costs_of(asked), count
   if Gate.never(costs) then return answer('never', left, 0) end
   local passed, fence = Gate.pass(costs, left)
   if passed > 0 then
@@ -71,7 +65,6 @@ function verbs.acquire(first, left, max_sleep, max_waiters, asked)
     first, left = first + passed, left - passed
   end
   while left > 0 do
-    -- The third value is a fence, or the position in the queue.
     local kind, t, fence = Gate.acquire(costs, RESERVE_AHEAD, max_sleep, max_waiters)
     local alike = decided_alike(kind, left, max_sleep, max_waiters)
     if kind == 'grant' then
@@ -87,124 +80,111 @@ function verbs.acquire(first, left, max_sleep, max_waiters, asked)
   Holders.write()
 end
 
--- Undoes a grant. Returns whether there was one: a request that was in the queue until now had
--- none. The caller tries every id, because `Queue.remove` says only how many waited.
+-- Returns whether there was a grant.
 local function undo(session, number, id, t, asked)
   local kept = session == SESSION and Outbox.take_back(number) or 0
   if t == 0 then t = kept end
-  local done = Holders.remove({ id }) == 1 or (t > 0 and not gate.rules.lease)
-  if done then
+  local granted = Holders.remove({ id }) == 1 or (t > 0 and not gate.rules.lease)
+  if granted then
     Gate.cancel(RequestId.costs_of(asked), t)
   else
     Sessions.reject_call(session, Numbers.text(number))
   end
-  return done
+  return granted
 end
 
 -- The answer says how many were held or waited, not which.
-local function answer_many(done, count)
-  if done > 0 then answer('done', done, 1) end
-  if done < count then answer('done', count - done, 0) end
+local function answer_many(ended, count)
+  if ended > 0 then answer('done', ended, 1) end
+  if ended < count then answer('done', count - ended, 0) end
 end
 
--- cancel session first count moment asked: waiters leave the queue, and unused grants are undone.
--- The moment of the grant is 0 if it is unknown, and for several requests.
+-- Waiters leave, and unused grants are undone. t is 0 if it is unknown, or for several requests.
 function verbs.cancel(session, first, count, t, asked)
   local ids = ids_of(session, first, count, asked)
-  local done = Queue.remove(ids, RequestId.costs_of(asked))
-  if done < count then
-    for i = 1, count do
-      if undo(session, first + i - 1, ids[i], t, asked) then done = done + 1 end
+  local ended = Queue.remove(ids, RequestId.costs_of(asked))
+  if ended < count then
+    for i = 1, count do -- every id: `Queue.remove` says only how many waited
+      if undo(session, first + i - 1, ids[i], t, asked) then ended = ended + 1 end
     end
   end
-  answer_many(done, count)
+  answer_many(ended, count)
 end
 
--- quit session kept: a session is over. It loses its places, and holds only the numbers in `kept`:
--- "3,7"; "-" for none; "*" for all that it held.
+-- A session is over, and holds only the numbers in `kept`: "3,7"; "-" for none; "*" for all.
 function verbs.quit(session, kept)
   Sessions.quit(session)
   if kept ~= '*' then Holders.keep_only(session, kept) end
-  answer('done', 1, 1)
+  done()
 end
 
--- release session first count asked
 function verbs.release(session, first, count, asked)
   local held = Holders.remove(ids_of(session, first, count, asked))
   if held > 0 then Gate.release(RequestId.costs_of(asked), held) end
   answer_many(held, count)
 end
 
--- renew id lease: the lease for which it was granted. It counts if no limit has a lease now.
+-- The granted lease counts only if no limit has one now.
 function verbs.renew(id, lease)
   answer('done', 1, Holders.renew(id, lease) and 1 or 0)
 end
 
--- settle moment extras
 function verbs.settle(t, extras)
   Gate.settle(RequestId.units_of(extras), t)
-  answer('done', 1, 1)
+  done()
 end
 
--- drain unit limit left since: the remaining budget that the service states. Limit 0: any limit of
--- that unit. Since 0: now.
+-- Limit 0: any limit of that unit. Since 0: now.
 function verbs.drain(unit, limit, left, since)
   Gate.drain(unit, limit, left, since)
-  answer('done', 1, 1)
+  done()
 end
 
--- pause time
 function verbs.pause(time)
   Gate.pause(time)
   Expiry.outlast(gate.not_before - gate.t)
   Outbox.add_pause(gate.not_before - gate.t)
-  answer('done', 1, 1)
+  done()
 end
 
--- resume: a pause ends. At its end this call makes the grants that the pause delayed.
 function verbs.resume()
   if Gate.pause_left() > 0 then Outbox.add_pause(0) end
   Gate.resume()
-  answer('done', 1, 1)
+  done()
 end
 
--- reset: the limits forget their counts.
 function verbs.reset()
   Gate.reset()
-  answer('done', 1, 1)
+  done()
 end
 
--- rejoin session number moment fence asked: a request waits again, ahead of those without a grant.
--- It was granted a moment that comes before the end of a pause. If its session is over, the request
--- is removed when it is the head of the queue.
+-- A request that was granted a moment before the end of a pause waits again, ahead of those without
+-- a grant.
 function verbs.rejoin(session, number, t, fence, asked)
   local id = session .. ':' .. number .. ':' .. asked
   if session == SESSION then Outbox.take_back(number) end
-  local done = Holders.remove({ id }) == 1 or not gate.rules.lease
-  if done then
+  local granted = Holders.remove({ id }) == 1 or not gate.rules.lease
+  if granted then
     local costs = RequestId.costs_of(asked)
     Gate.cancel(costs, t)
     Queue.add_first(id, fence, costs)
   end
-  answer('done', 1, done and 1 or 0)
+  answer('done', 1, granted and 1 or 0)
 end
 
--- declared: whether a process has declared the limits.
 function verbs.declared()
   answer('done', 1, gate.offered and 0 or 1)
 end
 
--- update former: also replaces the `former` limits (commas for spaces; "-": none). The answer
--- confirms the arrival.
+-- Also replaces the `former` limits (commas for spaces; "-": none).
 function verbs.update(former)
   if DECLARES == UPDATED and former ~= '-' then
     LimitsHistory.replace((string.gsub(former, ',', ' ')))
   end
-  answer('done', 1, 1)
+  done()
 end
 
--- status asked: waiters, delay until a new request could pass if permits are free then, remaining
--- pause, amount left for each limit.
+-- Waiters, delay until a new request could pass, remaining pause, what each limit has left.
 function verbs.status(asked)
   end_run()
   local costs = RequestId.costs_of(asked)
@@ -217,16 +197,16 @@ function verbs.status(asked)
   for _, rule in ipairs(gate.rules) do out[#out + 1] = Numbers.text(rule:left(gate.t)) end
 end
 
--- The words of each verb: n is a number, o a number or -1 for none, w any other word.
+-- Words: n is a number, o a number or -1 for none, w any other word.
 local WORDS = {
   acquire = 'nnoow', cancel = 'wnnnw', quit = 'ww', release = 'wnnw', renew = 'wn', settle = 'nw',
   status = 'w', update = 'w', drain = 'wnnn', pause = 'n', rejoin = 'wwnnw', resume = '',
   reset = '', declared = '',
 }
 local NUMBER, OPTIONAL = string.byte('no', 1, 2)
-local FIRST = 8 -- where the operations begin in ARGV of main.lua
+local FIRST = 8 -- of ARGV
 
--- Turns words into numbers, in place. -1 becomes false.
+-- Turns words into numbers, in place, before anything is written. -1 becomes false.
 function Operations.read()
   local at = FIRST
   while at <= #args do
@@ -245,8 +225,8 @@ function Operations.read()
   end
 end
 
--- Carries out all operations, and returns the answers.
 function Operations.run()
+  out, run_kind = {}, nil
   local at = FIRST
   while at <= #args do
     local verb = args[at]

@@ -1,27 +1,21 @@
--- The outbox: grants of this call that are no answer to an acquire in it, by session. The grants of
--- the session that calls go into the reply. Those of other sessions are kept in their fields
--- "m<session>" until their next calls, and published: a notification may be lost.
+-- The outbox: grants to waiters. Those of the session that calls go into the reply. Those of other
+-- sessions are published, and kept for their next calls: a notification may be lost.
 --
 -- An item is "number count moment fence lease", for `count` requests in a row. Moment and fence are
 -- relative to the `now` of the call that granted them. Moment -1: the request can never pass. A
--- kept text is " @now" and its items, for each call that granted some. At the end of a reply and of
--- a notification stands "!" and how long a pause lasts, if there is one.
+-- kept text is " @now" and the items of that call, for each such call. A reply and a notification
+-- end with "!" and how long a pause lasts.
 
 Outbox = {}
 
 local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
-local pause_text -- the text of this call about a pause; later reservations do not change it
+local pause_text -- later reservations of this call do not change it
 local unread -- the items that were kept for the session that calls
-local boxes -- the grants of this call, by session
--- The run of requests that is being counted: it becomes one item.
-local run_session, run_number, run_count, run_t, run_fence, run_lease
+local boxes -- the items of this call, by session
+local run_session, run_number, run_count, run_t, run_fence, run_lease -- it becomes one item
 
-function Outbox.reset()
-  boxes, unread, pause_text, run_session = nil, nil, nil, nil
-end
-
-function Outbox.read(text)
-  unread = text
+function Outbox.reset(kept)
+  unread, boxes, pause_text, run_session = kept, nil, nil, nil
 end
 
 local function box_of(session)
@@ -42,7 +36,7 @@ local function end_run()
   run_session = nil
 end
 
--- Neighbours of one session that get the same moment have consecutive fences, and the same lease.
+-- Neighbours that get the same moment have consecutive fences, and the same lease.
 function Outbox.add(id, t, fence, lease)
   local session, number = RequestId.session(id), tonumber(RequestId.number(id))
   local next_in_run = session == run_session and number == run_number + run_count
@@ -55,7 +49,6 @@ function Outbox.add(id, t, fence, lease)
   end
 end
 
--- The item without one of its requests.
 local function without(number, first, count, t, fence, lease)
   local before, text = number - first, ''
   if before > 0 then text = ' ' .. item(first, before, t, fence, lease) end
@@ -65,8 +58,7 @@ local function without(number, first, count, t, fence, lease)
   return text
 end
 
--- Removes the grant of a request of this session that was given up before its session read it.
--- Returns the moment of the grant; 0: there is none.
+-- Removes an unread grant of the session that calls. Returns its moment; 0: there is none.
 function Outbox.take_back(number)
   local found = 0
   number = tonumber(number)
@@ -82,14 +74,12 @@ function Outbox.take_back(number)
   return found
 end
 
--- The head of the queue is a request of this session, and may pass after `delay`.
 function Outbox.add_head(session, delay)
   box_of(session).head = Numbers.text(delay)
 end
 
--- Notifies the live sessions of the pause, at most NOTIFIED of them: they may sleep until a moment
--- that was granted before. A session that misses it learns it from its next reply. 0: the pause has
--- ended.
+-- Live sessions may sleep until a moment that was granted before. A session that misses the
+-- notification learns the pause from its next reply. 0: the pause has ended.
 function Outbox.add_pause(left)
   pause_text = ' !' .. Numbers.text(left)
   for _, session in ipairs(Membership.alive_after(gate.t, NOTIFIED)) do
@@ -102,27 +92,26 @@ local function pause_left()
   return pause_text or (left > 0 and ' !' .. Numbers.text(left)) or ''
 end
 
--- The name of a session ends with "s" if the session subscribes to sharded channels. Each name has
--- one, on the server that keeps the name. Other sessions subscribe to the channel of their client.
+-- The name of a session ends with it if the session subscribes to sharded channels: each name has
+-- one, on its server. Other sessions subscribe to the channel of their client.
 local SHARDED = string.byte('s')
 
--- Returns how many connections to this server received the text. Returns an error if the user may
--- not publish, and nil if other servers may have receivers. While a slot moves, this server may
--- have the name, and the session may still subscribe at the former server. PUBLISH reaches the
--- subscribers of all servers.
+-- Returns how many connections to this server received the text, or an error if the user may not
+-- publish. Returns nil if other servers may have receivers: while a slot moves, the session may
+-- still subscribe at the former server. PUBLISH reaches the subscribers of all servers.
 local function publish(session, text)
-  local link = string.match(session, '^[^.]+')
+  local link = RequestId.client(session)
   if string.byte(session, -1) == SHARDED then
     local received = redis.pcall('SPUBLISH', HASH .. ':' .. link, text)
     local counts = type(received) == 'number' -- an error: the server is too old for it
     if counts and (received > 0 or Sessions.is_notified(session)) then return received end
     redis.pcall('PUBLISH', 'headgate:' .. link, text)
-    return nil -- other servers may have receivers
+    return nil
   end
   return redis.pcall('PUBLISH', 'headgate:' .. link, text)
 end
 
--- The grants of this call to a session end when the session does: in the items and in the leases.
+-- Grants of this call to a session end with the session: in the items and in the leases.
 local function shorten(session, box, lease)
   local ends = {}
   for i, text in ipairs(box) do
@@ -136,13 +125,7 @@ local function shorten(session, box, lease)
   if next(ends) then Holders.shorten(session, ends) end
 end
 
-local function suspect(session, box)
-  local t = Sessions.suspect(session)
-  if t then shorten(session, box, max(0, t - gate.t)) end
-  return t
-end
-
--- Keeps and publishes the grants to other sessions. Returns whether a session is suspect now.
+-- Returns whether a session is suspect now.
 function Outbox.send()
   end_run()
   local suspected, own = false, boxes and boxes[SESSION]
@@ -151,7 +134,9 @@ function Outbox.send()
       local items, now = table.concat(box, ' '), Numbers.text(gate.t)
       local text = table.concat({ HASH, session, now, box.head or '-1', items }, ' ')
       if box.paused then text = text .. pause_left() end
-      if publish(session, text) == 0 and suspect(session, box) then
+      local alive_until = publish(session, text) == 0 and Sessions.suspect(session)
+      if alive_until then
+        shorten(session, box, max(0, alive_until - gate.t))
         suspected, items = true, table.concat(box, ' ')
       end
       if #box > 0 then
@@ -165,7 +150,6 @@ function Outbox.send()
   return suspected
 end
 
--- The content of the reply: items that were kept, items of this call, and the pause.
 function Outbox.own()
   local own = boxes and boxes[SESSION]
   local items = own and #own > 0

@@ -1,5 +1,4 @@
--- The data model of one name, and the parts that all files share: keys, arguments, constants and
--- tables.
+-- The data model of one name, and the keys, arguments, constants and tables that all files share.
 --
 -- HASH, `headgate:{name}`
 --   field       meaning                                                      written by
@@ -14,8 +13,7 @@
 --   m<session>  the outbox: grants that its next reply brings                outbox
 --
 -- MEMBERS, `headgate:{name}:who`: a sorted set of waiters, holders and sessions (membership.lua).
--- LOG, `headgate:{name}:log`: a sorted set with the entries that windows counted (window_log.lua).
---   It is there only if a limit is a window.
+-- LOG, `headgate:{name}:log`: a sorted set, only if a limit is a window (window_log.lua).
 --
 -- `gate` is the state during a call. All moments are microseconds of the server's clock.
 --   program, rules              the declaration as text, and a rule for each limit
@@ -30,50 +28,44 @@
 --   keys_end                    until when the keys live
 --   offered                     no process has declared the limits
 --
--- Each call tries fast_acquire.lua first, and then main.lua, which names KEYS and ARGV at its top.
+-- Each call tries fast_acquire.lua first, and then main.lua, which names KEYS and ARGV. A server
+-- loads this text once, so each call resets the values of the call before.
 --
 -- Allocation dominates the cost of a call. A small table costs as much as 20 additions, and a
--- number that becomes text as much as 40 (python -m benchmarks.server_cost). So a table is made
--- when it is needed, and a value that is needed again is kept.
---
--- A server loads this text once and calls it many times. Each call resets the values of the call
--- before.
+-- number that becomes text as much as 40 (python -m benchmarks.server_cost).
 
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
 local FORMAT = 4 -- of the state: other numbers need another format
--- WAITER: the longest life of a session after a call. KEEP: the time for which the record of an
--- expired session stays. CLEANUP: the most expired members that one step of a call removes.
+-- The longest life of a session after a call; the time for which the record of an expired session
+-- stays; the most expired members that one step of a call removes.
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 local UNHEARD = 4000000 -- a session that receives no notification lives so long after its last call
--- HOLD: the time before another client can declare replaced limits again. FORMER: the number of
--- declarations that are remembered.
+-- The time before another client can declare replaced limits again; the number of declarations
+-- that are remembered.
 local HOLD, FORMER, DAY = 60000000, 8, 86400000000
--- The limits of this call: the store knows them; they hold; they hold against any declaration.
-local KNOWN, DECLARED, UPDATED = '0', '1', '2'
-local ASKED, OFFERED = '3', '4' -- a look creates no name; any declaration replaces an offer
-local REMEMBERED = 100 -- how many declarations and states are kept in memory between calls
+local KNOWN, DECLARED, UPDATED, ASKED, OFFERED = '0', '1', '2', '3', '4' -- `declares` in main.lua
+local REMEMBERED = 100 -- declarations and states that stay in memory between calls
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local keys, args -- KEYS and ARGV of this call
 local HASH, MEMBERS, LOG
-local PROGRAM, SESSION -- the limits as text, and the session that calls
-local CALL, CALL_TEXT -- the number of its call
+local PROGRAM, SESSION, CALL, CALL_TEXT -- the first words of ARGV
 local DECLARES, RESERVE_AHEAD
 local gate
-local server_time -- of this call; gate.t is ahead of it after the clock has stepped back
-local created -- keys that this call may have created, and that need a TTL
-local members_stay -- whether MEMBERS exists throughout this call: a session is in it
-local Kinds = {} -- makers of the rules of each kind; one is made when a limit needs it
--- One table for each part, made in its file.
+local server_time -- gate.t is ahead of it after the clock has stepped back
+local created -- keys that this call may have created: they need a TTL
+local members_stay -- MEMBERS exists throughout this call: a session is in it
+local Kinds = {} -- makers of the rules of each kind
 local Numbers, Membership, WindowLog, Limits, State, Gate, RequestId, ReplyCache, Expiry
 local Holders, Sessions, Outbox, Queue, Repair, LimitsHistory, Setup, Operations, Main, FastAcquire
 
-local function begin(its_keys, its_args, program, session, call)
+local function begin(its_keys, its_args)
   keys, args, gate, created, members_stay = its_keys, its_args, nil, nil, false
   HASH, MEMBERS, LOG = keys[1], keys[2], keys[3]
-  PROGRAM, SESSION, CALL, CALL_TEXT = program, session, tonumber(call), call
+  PROGRAM, SESSION, CALL_TEXT = args[1], args[2], args[3]
+  CALL = tonumber(CALL_TEXT)
 end
 
 local function mark_created(key)

@@ -1,11 +1,11 @@
--- The queue: requests in the order of their places. Changes at the head are written together.
+-- The queue. Changes at the head are written together.
 
 Queue = {}
 
 local EMPTY = {}
-local stretch -- how many requests are read next from the head
-local front, at -- requests that were read from the head, and the first of them that is in the queue
-local joining, passed -- requests that joined, and that left the head, and are not written yet
+local stretch -- how many requests are read next
+local front, at -- the first requests, and the index of the head
+local joining, passed -- requests that joined, and that left the head: not written yet
 
 function Queue.reset()
   stretch, front, at, joining, passed = 3, EMPTY, 1, nil, nil
@@ -20,7 +20,6 @@ local function first()
   return front[at]
 end
 
--- Adds requests at the end. Queue.write_joined() writes them.
 function Queue.add(ids, costs)
   joining = joining or {}
   Membership.append_waiters(joining, ids, gate.last_place + 1)
@@ -28,8 +27,8 @@ function Queue.add(ids, costs)
   Gate.join(#ids, costs)
 end
 
--- Writes the requests that joined, which all cost the same. Some may have been in the queue
--- already. `Queue.add` counted them again, so `Gate.leave` takes that back.
+-- Writes the requests that joined, which all cost the same. `Queue.add` counted those again that
+-- were in the queue already.
 function Queue.write_joined(costs)
   if not joining then return end
   local known = #joining / 2 - Membership.add_waiters(joining)
@@ -37,8 +36,7 @@ function Queue.write_joined(costs)
   joining = nil
 end
 
--- Adds a request that was granted before, ahead of those that were not. Such requests stand in the
--- order of their fences.
+-- Adds a request that was granted before, ahead of those that were not, by its fence.
 function Queue.add_first(id, fence, costs)
   local list = {}
   Membership.append_waiters(list, { id }, fence - MOST)
@@ -46,7 +44,6 @@ function Queue.add_first(id, fence, costs)
   front, at = EMPTY, 1
 end
 
--- The head leaves. Queue.write_passed() writes it.
 function Queue.pass()
   passed = passed or {}
   passed[#passed + 1] = front[at]
@@ -58,7 +55,7 @@ function Queue.write_passed()
   passed = nil
 end
 
--- Removes requests that cost the same. Returns how many were in the queue.
+-- Removes requests that cost the same. Returns how many waited.
 function Queue.remove(ids, costs)
   local left = Membership.remove_waiters(ids)
   if left == 0 then return 0 end
@@ -67,13 +64,12 @@ function Queue.remove(ids, costs)
   return left
 end
 
--- Calls see(costs) for each request.
 function Queue.each(see)
   Membership.each(0, gate.queued, function(id) see(RequestId.costs(id)) end)
 end
 
--- The head of the queue, and its costs. Removes requests of expired sessions before it, and those
--- that no limit can hold any more: their sessions receive the moment -1.
+-- The head and its costs. Removes requests of expired sessions before it, and those that can never
+-- pass any more: their sessions receive the moment -1.
 function Queue.head()
   for _ = 1, CLEANUP do
     local id = first()
@@ -87,9 +83,8 @@ function Queue.head()
   return nil
 end
 
--- The first request whose session is not about to expire. A session that waits calls so often that
--- it has more than UNHEARD left. That session looks at the head in place of the head's own. The
--- further requests are read only if the head's session is about to expire.
+-- The first request whose session is not about to expire: that session looks at the head. A living
+-- session that waits has more than UNHEARD left.
 function Queue.first_awake(head)
   local ids = { head }
   for i = 1, CLEANUP do
@@ -102,10 +97,9 @@ function Queue.first_awake(head)
   return head
 end
 
--- Searches the queue for requests of expired sessions, so that only living ones are counted. A
--- search starts at most every 10 s (WAITER), and only if a session has expired. Each call walks a
--- part of the queue.
--- Expired sessions are known for longer than that (KEEP).
+-- Removes requests of expired sessions, so that only living ones are counted. A search starts at
+-- most every WAITER, and only if a session has expired, which is known for longer (KEEP). Each call
+-- walks a part of the queue.
 function Queue.sweep()
   if gate.next_sweep > gate.t then return end
   if gate.sweep_cursor == 0 and not Membership.silent_since(gate.t, 1)[1] then

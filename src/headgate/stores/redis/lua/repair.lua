@@ -1,10 +1,10 @@
--- Repair: counts the members again, if some were lost. An operator or eviction can remove one key
--- of a name, and a command can be refused in the middle of a call.
+-- Counts the members again if some were lost. An operator or eviction can remove one key of a name,
+-- and a server can refuse a command in the middle of a call.
 
 Repair = {}
 
--- Adds the held permits to the rules that are marked in `opened`. A concurrency limit that is new
--- here may have been here before, and its permits are still held (S1).
+-- Adds the held permits to the rules in `opened`: a new concurrency limit may have been here before
+-- (S1).
 function Repair.count_holders(opened)
   if not next(opened) then return end
   Membership.each_holder(function(id)
@@ -15,7 +15,7 @@ function Repair.count_holders(opened)
 end
 
 local function repair_queue(queued)
-  -- In a moment of its own: if the clock has stepped back, later calls would have the same one.
+  -- A moment of its own: after a step back of the clock, later calls would have the same one.
   if queued < gate.queued then
     gate.t = gate.t + 1
     gate.restarted_at = gate.t
@@ -33,10 +33,8 @@ local function repair_holders(held)
   gate.held, gate.next_expiry = held, Membership.first_lease_end()
 end
 
--- A remembered state was left by a complete call. If the member count equals the sum of its three
--- counts, nothing was lost since then. Otherwise, and for any other state, all members are counted.
--- The sum of the holders' costs is the number that is held. If waiters were lost, sessions that
--- waited before `restarted_at` have to queue again.
+-- A complete call left a remembered state. If the number of members is the sum of its three counts,
+-- nothing was lost since then.
 function Repair.run()
   local count = Membership.count()
   if not gate.sessions or count ~= gate.queued + gate.held + gate.sessions then

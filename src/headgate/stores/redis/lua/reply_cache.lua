@@ -1,19 +1,16 @@
--- The record of each session: until when it is alive, the number of its last call, and the moment
--- of that call. The moment is 0 if the server does not notify the session. Then come the run of
--- that server and the last reply.
+-- The record of each session: until when it is alive, its last call's number and moment, the run of
+-- the server, and the last reply. The moment is 0 if the server does not notify the session.
 --
--- A session numbers its calls. A call that arrives twice gets the reply from the record. A call
--- that arrives after a later one changes nothing (S3, T10).
+-- A call that arrives twice gets the reply from the record. A call that arrives after a later one
+-- changes nothing (S3, T10).
 
 ReplyCache = {}
 
-local RECORD = '<dddd' -- and then the reply
-local REPLY = 33 -- where the reply begins: behind four numbers of 8 bytes
+local RECORD, REPLY = '<dddd', 33 -- the numbers, and where the reply begins behind them
 
--- RUN identifies one start of the library on one server, so records of other servers stand out. It
--- is the moment of the first record that the library wrote. A session subscribes on one server, and
--- its record may come to another one: with its slot, by a failover, or after a restart. 0: a script
--- does not know the run.
+-- One start of the library on one server: the moment of its first record. A session subscribes on
+-- one server, and its record may come to another one: with its slot, by a failover, or after a
+-- restart. 0: a script does not know the run.
 local RUN = 0
 
 function ReplyCache.begin_run()
@@ -36,8 +33,8 @@ function ReplyCache.unpack(record)
   return alive_until, number, run == RUN and notified_at or 0, at
 end
 
--- Returns the reply, if this call was made before or comes too late. Otherwise returns nil, and until
--- when the session is alive.
+-- Returns the reply if this call was made before, or comes too late. Otherwise returns nil, and
+-- until when the session is alive.
 function ReplyCache.recall(record)
   if not record then return nil, 0 end
   local alive_until, last, _, at = ReplyCache.unpack(record)
@@ -45,9 +42,9 @@ function ReplyCache.recall(record)
   return CALL == last and string.sub(record, at) or ReplyCache.reply('late')
 end
 
--- Whether the session received the last reply that is kept here. If not, then the state is an older
--- one, or the name was lost and a copy of an earlier call was carried out. In both cases the
--- session may have lost its place, and it may have released permits that are held here (L5).
+-- Whether the session received the last reply that is kept here. Otherwise the state is an older
+-- one, or the name was lost and a copy of an earlier call was carried out. The session may have
+-- lost its place, and may have released permits that are held here (L5).
 function ReplyCache.was_received(record, beginning)
   local reply = SESSION .. ' ' .. beginning .. ' '
   return record and string.find(record, reply, REPLY, true) == REPLY

@@ -1,8 +1,8 @@
--- Request ids, "session:number:asked", and the cost of each request.
+-- Request ids, "session:number:asked", and the costs of requests.
 
 RequestId = {}
 
-local SOME = 1000 -- texts that are remembered
+local SOME = 1000 -- remembered texts
 
 -- The units of "-" or "requests=3,tokens=900".
 local units_seen, units_known = {}, 0
@@ -22,7 +22,7 @@ end
 
 local ONE_EACH = { requests = 1, permits = 1 }
 
--- The same as numbers, one for each rule. They are remembered by declaration and text.
+-- The same as a number for each rule, by declaration and text.
 local costs_seen, costs_known = {}, 0
 
 function RequestId.costs_of(asked)
@@ -40,13 +40,18 @@ function RequestId.costs_of(asked)
   return costs
 end
 
--- The parts of the last id that was read. Mostly several functions ask about one id.
+-- Mostly several functions ask about one id.
 local id_read, its_session, its_number, its_asked
 
 local function read(id)
   if id ~= id_read then
     id_read, its_session, its_number, its_asked = id, string.match(id, '^([^:]*):([^:]*):(.*)$')
   end
+end
+
+-- The client of a session: its channel has that name.
+function RequestId.client(session)
+  return string.match(session, '^[^.]+')
 end
 
 function RequestId.session(id)

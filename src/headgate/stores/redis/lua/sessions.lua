@@ -1,32 +1,41 @@
--- Sessions: which of them are alive. A session is one event loop's conversation about one name. A
--- session that waits and sends no call expires, and loses its places (L3). A call extends its life
--- to WAITER only if less than three quarters of that are left. So it expires 7.5 to 10 s after its
--- last call.
+-- Sessions: one event loop's conversation about one name. A session that waits and sends no call
+-- expires, and loses its places (L3). A call extends its life to WAITER only if less than three
+-- quarters of that are left, so it expires 7.5 to 10 s after its last call.
 
 Sessions = {}
 
-local has_left -- whether the session that calls has left
-local alive_seen -- until when other sessions are alive; false: they are not
+local alive_seen -- until when sessions are alive; false: they are not
 
 function Sessions.reset()
-  has_left, alive_seen = false, nil
+  alive_seen = nil
 end
 
--- Until when a session is alive, if it is.
-function Sessions.alive_until(session)
-  if session == SESSION then return not has_left and NEVER end
+local function note(session, alive_until)
   alive_seen = alive_seen or {}
-  local known = alive_seen[session]
+  alive_seen[session] = alive_until
+end
+
+local function record_of(session)
+  return redis.call('HGET', HASH, 'r' .. session)
+end
+
+function Sessions.write_record(session, ...)
+  redis.call('HSET', HASH, 'r' .. session, ReplyCache.pack(...))
+end
+
+function Sessions.alive_until(session)
+  local known = alive_seen and alive_seen[session]
   if known == nil then
+    if session == SESSION then return NEVER end
     local t = Membership.alive_until(session)
     known = t and t > gate.t and t
-    alive_seen[session] = known
+    note(session, known)
   end
   return known
 end
 
 -- Extends the life of the session that calls, and removes sessions that have been silent for long.
--- Takes the moment until which it is alive, and returns the new one.
+-- Returns until when it is alive.
 function Sessions.stay_alive(alive_until)
   local enough = alive_until >= gate.t + 0.75 * WAITER
   if enough and alive_until >= gate.restarted_at + WAITER then return alive_until end
@@ -41,64 +50,53 @@ end
 -- Ends a session whose places are lost. If its process lives, the next reply to it is `lapsed`, and
 -- it queues again as another session.
 function Sessions.leave(session)
-  if session == SESSION then
-    has_left = true
-  else
-    alive_seen = alive_seen or {}
-    alive_seen[session] = false
-  end
+  note(session, false)
   Membership.end_session(session, gate.t)
   redis.call('HDEL', HASH, 'm' .. session)
-  local record = redis.call('HGET', HASH, 'r' .. session)
+  local record = record_of(session)
   if not record then return end
   local _, number, _, at = ReplyCache.unpack(record)
-  redis.call('HSET', HASH, 'r' .. session, ReplyCache.pack(0, number, 0, string.sub(record, at)))
+  Sessions.write_record(session, 0, number, 0, string.sub(record, at))
 end
 
--- Whether a session said in its last call that this server notifies it.
 function Sessions.is_notified(session)
-  local record = redis.call('HGET', HASH, 'r' .. session)
+  local record = record_of(session)
   return record and select(3, ReplyCache.unpack(record)) > 0
 end
 
--- A session said that this server notifies it, and no connection received its notification. So its
--- process is dead, or its subscription broke. A living session calls at least every 3 s (HEARTBEAT
--- in session.py), and at once when its subscription breaks. So it is alive until UNHEARD after its
--- last call. Returns that moment if it has changed.
+-- No connection received a notification: the process is dead, or its subscription broke. A living
+-- session calls at least every 3 s (HEARTBEAT in session.py), and at once when its subscription
+-- breaks. So it is alive until UNHEARD after its last call. Returns that moment if it has changed.
 function Sessions.suspect(session)
-  local record = redis.call('HGET', HASH, 'r' .. session)
+  local record = record_of(session)
   if not record then return nil end
   local alive_until, number, notified_at, at = ReplyCache.unpack(record)
   local t = notified_at + UNHEARD
   if notified_at == 0 or alive_until <= t then return nil end
   Membership.end_session(session, t)
-  record = ReplyCache.pack(t, number, notified_at, string.sub(record, at))
-  redis.call('HSET', HASH, 'r' .. session, record)
-  alive_seen = alive_seen or {}
-  alive_seen[session] = t > gate.t and t
+  Sessions.write_record(session, t, number, notified_at, string.sub(record, at))
+  note(session, t > gate.t and t)
   return t
 end
 
--- From now on, the calls of a session up to this number come too late. Nothing else is known of it.
+-- The calls of a session up to this number come too late.
 local function reject_calls(session, number)
-  local record = ReplyCache.pack(0, number, 0, session .. ' ' .. number .. ' late')
-  redis.call('HSET', HASH, 'r' .. session, record)
+  Sessions.write_record(session, 0, number, 0, session .. ' ' .. number .. ' late')
   Membership.keep_alive(session, gate.t)
 end
 
--- The process of a session has begun another one. A call that still arrives is a late copy (F25).
--- An older state may know none of them, so it learns here that all of them come too late (S3).
+-- The process of a session has begun another one. A call that still arrives is a late copy (F25),
+-- also one that an older state does not know (S3).
 function Sessions.quit(session)
   Sessions.leave(session)
   reject_calls(session, Numbers.text(MOST))
 end
 
--- A thread has given up a call that may still arrive, on a connection that was cut (F25). From now
--- on that call comes too late. The session of threads ends with ".0", and its calls and requests
--- have the same numbers.
+-- A thread has given up a call that may still arrive, on a connection that was cut (F25). The
+-- session of threads ends with ".0", and its calls and requests have the same numbers.
 function Sessions.reject_call(session, number)
   if string.sub(session, -2) ~= '.0' then return end
-  local record = redis.call('HGET', HASH, 'r' .. session)
+  local record = record_of(session)
   local last = record and select(2, ReplyCache.unpack(record)) or 0
   if last < tonumber(number) then reject_calls(session, number) end
 end

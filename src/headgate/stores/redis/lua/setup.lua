@@ -1,10 +1,8 @@
--- The work of a call that finds nothing of the name, or other limits: the first state, and new
--- rules.
+-- The first state of a name, and new rules in place of others.
 
 Setup = {}
 
--- A window keeps its slot for as long as it lives. A new window gets the first free slot, which is
--- emptied first.
+-- A window keeps its slot. A new window gets the first free slot, which is emptied first.
 local function assign_slots(rules)
   local free, logs = { true, true, true, true }, false
   for _, rule in ipairs(rules) do
@@ -25,14 +23,14 @@ local function assign_slots(rules)
   end
 end
 
--- The first state of a name.
 function Setup.create(program, now)
   -- The call raises WRONGTYPE before any write if MEMBERS belongs to another program.
   Membership.count_waiters()
-  gate = { program = program, t = now, not_before = 0, reserved = 0, fence = now, waiting = {} }
-  gate.last_place, gate.keys_end, gate.next_expiry, gate.held, gate.queued = 0, 0, 0, 0, 0
-  gate.next_sweep, gate.sweep_cursor, gate.restarted_at, gate.sessions = now, 0, 0, 0
-  gate.rules = Limits.parse(program)
+  gate = {
+    program = program, rules = Limits.parse(program), waiting = {}, t = now, not_before = 0,
+    reserved = 0, fence = now, last_place = 0, keys_end = 0, next_expiry = 0, held = 0, queued = 0,
+    next_sweep = now, sweep_cursor = 0, restarted_at = 0, sessions = 0,
+  }
   for i, rule in ipairs(gate.rules) do
     gate.waiting[i] = 0
     rule:open(now)
@@ -42,7 +40,6 @@ function Setup.create(program, now)
   redis.call('HDEL', HASH, 'former', 'offer', 'limits')
 end
 
--- Goes on under the limits of this call.
 function Setup.follow()
   local rules = Limits.parse(PROGRAM)
   local opened = Gate.follow(rules, Queue.each)

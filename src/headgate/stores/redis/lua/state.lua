@@ -1,6 +1,5 @@
--- The state between two calls: its numbers in a row. Every call writes it, so the declaration is
--- not in it, but in a field of its own. The number of sessions is not in it, either: only a state
--- that this process of the server remembers knows it.
+-- The state between two calls: its numbers in a row. Every call writes it, so the declaration has a
+-- field of its own. Only a state in the server's memory knows the number of sessions.
 
 State = {}
 
@@ -18,12 +17,7 @@ local function pack(...)
   return struct.pack(layout(count), count, ...)
 end
 
-local function unpack_numbers(text, from)
-  local numbers = { struct.unpack(layout(string.byte(text, from)), text, from) }
-  return table.remove(numbers), numbers
-end
-
--- The states that were written last, by their texts. Mostly the next call reads one of them.
+-- The last states by their texts. Mostly the next call reads one of them.
 local known, states = {}, 0
 
 function State.remember(text)
@@ -42,8 +36,7 @@ function State.save()
   return text
 end
 
--- A state is taken out once: the call that takes it changes it. A call that changes nothing puts it
--- back (fast_acquire.lua).
+-- A state is taken out, because the call changes it.
 local function take_known(program, text)
   local state = known[text]
   if not state or state.program ~= program then return nil end
@@ -51,12 +44,12 @@ local function take_known(program, text)
   return state
 end
 
--- Returns false for a state that is worth nothing: its format is older, or its limits are damaged.
--- A state of a newer format is an error, and stays as it is.
+-- Returns false if the format is older, or the limits are damaged. A newer format is an error: the
+-- state stays as it is.
 function State.load(program, text)
   gate = take_known(program, text)
   if gate then return true end
-  local format = string.byte(text) -- the first format had no number: its first byte is above 127
+  local format = string.byte(text) -- the first format has no number, but a byte above 127
   if format > 127 then format = 1 end
   assert(format <= FORMAT,
     'headgate: a newer version of headgate keeps the state of this name: update this one, too')
@@ -67,9 +60,8 @@ function State.load(program, text)
     gate.next_expiry, gate.held, gate.queued, gate.next_sweep, gate.sweep_cursor,
     gate.restarted_at, at = struct.unpack(HEAD, text)
   for i, rule in ipairs(gate.rules) do
-    local numbers
-    at, numbers = unpack_numbers(text, at)
-    gate.waiting[i] = numbers[2]
+    local numbers = { struct.unpack(layout(string.byte(text, at)), text, at) }
+    at, gate.waiting[i] = table.remove(numbers), numbers[2]
     rule:restore(unpack(numbers, 3))
   end
   return true
