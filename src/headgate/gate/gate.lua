@@ -154,24 +154,23 @@ end
 
 -- Returns the indices of new concurrency limits: their permits are not counted yet.
 function Gate.follow(rules, each_waiter)
-  local now, former = max(gate.t, gate.reserved), gate.rules
-  local taken, opened, others = {}, {}, {}
+  local now, former = max(gate.t, gate.reserved), { unpack(gate.rules) }
+  local opened, others = {}, {}
   for i, rule in ipairs(rules) do
     rule:open(now)
-    opened[i] = rule.holds or nil
-    others[i] = true
+    opened[i], others[#others + 1] = rule.holds or nil, rule
     for j, old in ipairs(former) do
-      if not taken[j] and old.kind == rule.kind and old.unit == rule.unit then
-        taken[j], opened[i], others[i] = true, nil, false
-        rule:adopt(old, now)
+      if old.kind == rule.kind and old.unit == rule.unit then
+        opened[i], others[#others] = nil, nil
+        rule:adopt(table.remove(former, j), now)
         break
       end
     end
   end
-  for i, rule in ipairs(rules) do
-    for j, old in ipairs(former) do
-      local succeeds = others[i] and not taken[j] and rule.unit == old.unit
-      if succeeds and not (rule.holds or old.holds) then Gate.carry_over(rule, old, now) end
+  for _, rule in ipairs(others) do
+    for _, old in ipairs(former) do
+      local succeeds = rule.unit == old.unit and not (rule.holds or old.holds)
+      if succeeds then Gate.carry_over(rule, old, now) end
     end
   end
   gate.rules = rules

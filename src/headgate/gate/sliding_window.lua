@@ -1,8 +1,7 @@
 -- The exact sliding window. Twin: sliding_window.py; the reasons stand there.
 --
--- The log has one entry for each moment (window_log.lua). The latest entry stays in the state
--- (last, pending) until a later one follows, so that grants of one moment are one write. `first` is
--- the oldest moment in the log; 0: there is none.
+-- The latest entry stays in the state (last, pending) until a later one follows, so that grants of
+-- one moment are one write. `first` is the oldest moment in the log; 0: there is none.
 
 local SlidingWindowRule = { kind = 'window', holds = false, logs = true }
 local STRIDE = 100
@@ -17,7 +16,7 @@ function SlidingWindowRule.open(rule, t)
   rule.wanted, rule.found, rule.gone = 0, 0, 0
 end
 
--- Calls see(moment, cost) for each entry, oldest first, until it returns true.
+-- Calls see(moment, cost) for each entry until that returns true.
 function SlidingWindowRule.each(rule, see)
   if rule.first > 0 and WindowLog.each(rule.slot, rule.first, see) then return end
   if rule.last > 0 then see(rule.last, rule.pending) end

@@ -22,12 +22,9 @@ local function is_ready(costs, now)
 end
 
 local function take(costs, now, number, asked)
-  local rules = gate.rules
-  for i = 1, #rules do
-    if costs[i] > 0 then rules[i]:take(costs[i], now, now) end
-  end
-  gate.t, gate.not_before, gate.fence = now, now, max(gate.fence + 1, now)
-  local lease = rules.lease
+  gate.t = now
+  Gate.take(costs, now)
+  local lease = gate.rules.lease
   if lease then
     Holders.reset()
     Holders.add({ SESSION .. ':' .. Numbers.text(number) .. ':' .. asked }, now, lease)

@@ -44,8 +44,8 @@ function Holders.next_expiry(soon)
   return gate.next_expiry > 0 and gate.next_expiry
 end
 
--- Returns whether the request still holds. The permit of a limit that was removed stays held: it
--- counts if the limit comes back (S1).
+-- Returns whether the request still holds. The permit of a removed limit stays held: it counts if
+-- the limit comes back (S1).
 function Holders.renew(id, its_lease)
   local t, lease = Membership.lease_end(id), gate.rules.lease or its_lease
   if not t or t <= gate.t then return false end

@@ -15,15 +15,14 @@ local AS_DECLARED, AS_UPDATED, AS_BOTH = '0', '1', '2'
 local function read()
   local text, entries = redis.call('HGET', HASH, 'former') or AS_DECLARED, {}
   for sign, t, client, program in string.gmatch(text, '\n(%+?)(%d+) (%S+) ([^\n]+)') do
-    local entry = { updated = sign == '+', client = client, program = program }
-    entry.t = tonumber(t)
-    entries[#entries + 1] = entry
+    t = tonumber(t)
+    entries[#entries + 1] = { updated = sign == '+', t = t, client = client, program = program }
   end
   return entries, string.sub(text, 1, 1)
 end
 
--- Returns how long the limits of this call may not be declared, if they may not; -1: while an
--- update holds. A full history has no room for another replacement until its oldest entry expires.
+-- Returns how long the limits of this call may not be declared; -1: while an update holds. A full
+-- history has no room until its oldest entry expires.
 function LimitsHistory.hold_time()
   if DECLARES == UPDATED then return nil end
   local entries, how = read()
@@ -31,8 +30,8 @@ function LimitsHistory.hold_time()
   local ours = entries[1] and entries[#entries].client == client
   for _, each in ipairs(entries) do
     local left = each.t + HOLD - gate.t
-    if each.program == PROGRAM and how ~= AS_DECLARED then return -1 end
     if each.program == PROGRAM then
+      if how ~= AS_DECLARED then return -1 end
       return not ours and each.client ~= client and left > 0 and left or nil
     end
     if left > 0 and not each.updated then

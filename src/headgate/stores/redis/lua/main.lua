@@ -26,8 +26,8 @@ Main = {}
 
 local WAITS, NOTIFIED = { ['1'] = true, ['3'] = true }, { ['2'] = true, ['3'] = true }
 
--- Ends the session. The record rejects copies of this call and of earlier ones. Without a record,
--- this server never knew the session.
+-- The record rejects copies of this call and of earlier ones. Without one, this server never knew
+-- the session.
 local function lapse(record)
   local lapsed = ReplyCache.reply('lapsed')
   Sessions.leave(SESSION)
@@ -79,7 +79,7 @@ end
 
 -- Returns `head mine` of the reply. Notifies the head's session if needed.
 local function look_at_head(id, t)
-  -- The queue begins with more requests of expired sessions than one call removes.
+  -- More requests of expired sessions than one call removes may be at the head.
   if not id then return gate.queued > 0 and '0 1' or '-1 0' end
   if t >= NEVER then t = Holders.next_expiry(SOON) or gate.t + WAITER end
   id = Queue.first_awake(id)
@@ -139,9 +139,9 @@ function Main.run(its_keys, its_args)
   Sessions.reset()
   Operations.read()
   local reply_field, outbox_field = 'r' .. SESSION, 'm' .. SESSION
-  local stored = redis.call('HMGET', HASH, 'limits', 'state', reply_field, outbox_field, 'told')
-  local limits, state, record, kept = stored[1], stored[2], stored[3], stored[4]
-  head_notified = stored[5]
+  local limits, state, record, kept, told =
+    unpack(redis.call('HMGET', HASH, 'limits', 'state', reply_field, outbox_field, 'told'))
+  head_notified = told
   local former, alive_until = ReplyCache.recall(record)
   if former then return former end
   local refusal = open_state(limits, state, alive_until, record, received, WAITS[flags])

@@ -75,7 +75,6 @@ function Membership.add_waiters(list)
   return add('NX', unpack(list))
 end
 
--- Returns how many waited.
 function Membership.remove_waiters(ids)
   return redis.call('ZREM', MEMBERS, unpack(ids))
 end
@@ -95,7 +94,6 @@ function Membership.add_holders(list)
   return add(unpack(list))
 end
 
--- Returns how many held.
 function Membership.remove_holders(ids)
   local holders = {}
   for i = 1, #ids do holders[i] = '+' .. ids[i] end
@@ -111,7 +109,6 @@ function Membership.lease_end(id)
   return score and score - HOLDERS
 end
 
--- 0: there is no lease.
 function Membership.first_lease_end()
   local first = redis.call(
     'ZRANGEBYSCORE', MEMBERS, FIRST_HOLDER, LAST_HOLDER, 'WITHSCORES', 'LIMIT', 0, 1)

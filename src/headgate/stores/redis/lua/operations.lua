@@ -3,7 +3,7 @@
 Operations = {}
 
 local out
-local run_kind, run_count, run_number, run_fence -- a run of equal answers; a fence or a position
+local run_kind, run_count, run_number, run_fence -- a run of equal answers
 
 local function end_run()
   if run_kind then

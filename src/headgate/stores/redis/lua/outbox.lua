@@ -58,7 +58,7 @@ local function without(number, first, count, t, fence, lease)
   return text
 end
 
--- Removes an unread grant of the session that calls. Returns its moment; 0: there is none.
+-- Removes an unread grant, and returns its moment; 0: there is none.
 function Outbox.take_back(number)
   local found = 0
   number = tonumber(number)
@@ -92,8 +92,8 @@ local function pause_left()
   return pause_text or (left > 0 and ' !' .. Numbers.text(left)) or ''
 end
 
--- The name of a session ends with it if the session subscribes to sharded channels: each name has
--- one, on its server. Other sessions subscribe to the channel of their client.
+-- The last letter of a session that subscribes to sharded channels: each name has one, on its
+-- server. Other sessions subscribe to the channel of their client.
 local SHARDED = string.byte('s')
 
 -- Returns how many connections to this server received the text, or an error if the user may not

@@ -37,12 +37,11 @@
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
 local FORMAT = 4 -- of the state: other numbers need another format
--- The longest life of a session after a call; the time for which the record of an expired session
--- stays; the most expired members that one step of a call removes.
+-- How long a session lives after a call; how long the record of an expired one stays; how many
+-- expired members one step of a call removes.
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
-local UNHEARD = 4000000 -- a session that receives no notification lives so long after its last call
--- The time before another client can declare replaced limits again; the number of declarations
--- that are remembered.
+local UNHEARD = 4000000 -- the same as WAITER, for a session that receives no notification
+-- How long another client cannot declare replaced limits again; how many are remembered.
 local HOLD, FORMER, DAY = 60000000, 8, 86400000000
 local KNOWN, DECLARED, UPDATED, ASKED, OFFERED = '0', '1', '2', '3', '4' -- `declares` in main.lua
 local REMEMBERED = 100 -- declarations and states that stay in memory between calls

@@ -1,8 +1,8 @@
--- The record of each session: until when it is alive, its last call's number and moment, the run of
--- the server, and the last reply. The moment is 0 if the server does not notify the session.
+-- The record of a session: until when it is alive, its last call's number and moment, the server's
+-- run, and the last reply. The moment is 0 if the server does not notify the session.
 --
--- A call that arrives twice gets the reply from the record. A call that arrives after a later one
--- changes nothing (S3, T10).
+-- A repeated call gets the reply from the record. A call that comes after a later one changes
+-- nothing (S3, T10).
 
 ReplyCache = {}
 
@@ -26,15 +26,14 @@ function ReplyCache.pack(alive_until, number, notified_at, reply)
   return struct.pack(RECORD, alive_until, number, notified_at, RUN) .. reply
 end
 
--- Returns the numbers of a record, and where the reply begins. If another server wrote the record,
--- this one does not notify the session.
+-- Returns the numbers, and where the reply begins. A server that did not write the record does not
+-- notify the session.
 function ReplyCache.unpack(record)
   local alive_until, number, notified_at, run, at = struct.unpack(RECORD, record)
   return alive_until, number, run == RUN and notified_at or 0, at
 end
 
--- Returns the reply if this call was made before, or comes too late. Otherwise returns nil, and
--- until when the session is alive.
+-- Returns the reply to a repeated or late call; otherwise nil, and until when the session is alive.
 function ReplyCache.recall(record)
   if not record then return nil, 0 end
   local alive_until, last, _, at = ReplyCache.unpack(record)

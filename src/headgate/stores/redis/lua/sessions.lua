@@ -1,6 +1,6 @@
 -- Sessions: one event loop's conversation about one name. A session that waits and sends no call
 -- expires, and loses its places (L3). A call extends its life to WAITER only if less than three
--- quarters of that are left, so it expires 7.5 to 10 s after its last call.
+-- quarters of that are left. So it expires 7.5 to 10 s after its last call.
 
 Sessions = {}
 
@@ -34,8 +34,7 @@ function Sessions.alive_until(session)
   return known
 end
 
--- Extends the life of the session that calls, and removes sessions that have been silent for long.
--- Returns until when it is alive.
+-- Returns until when the session that calls is alive now. Removes long silent sessions.
 function Sessions.stay_alive(alive_until)
   local enough = alive_until >= gate.t + 0.75 * WAITER
   if enough and alive_until >= gate.restarted_at + WAITER then return alive_until end

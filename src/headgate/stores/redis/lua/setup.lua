@@ -24,7 +24,7 @@ local function assign_slots(rules)
 end
 
 function Setup.create(program, now)
-  -- The call raises WRONGTYPE before any write if MEMBERS belongs to another program.
+  -- Raises WRONGTYPE before any write if MEMBERS belongs to another program.
   Membership.count_waiters()
   gate = {
     program = program, rules = Limits.parse(program), waiting = {}, t = now, not_before = 0,
