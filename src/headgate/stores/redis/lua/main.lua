@@ -24,8 +24,6 @@
 
 Main = {}
 
-local WAITS, NOTIFIED = { ['1'] = true, ['3'] = true }, { ['2'] = true, ['3'] = true }
-
 -- The record rejects copies of this call and of earlier ones. Without one, this server never knew
 -- the session.
 local function lapse(record)
@@ -133,6 +131,7 @@ end
 function Main.run(its_keys, its_args)
   begin(its_keys, its_args)
   local received, flags = args[5], args[6]
+  local waits, notified = flags == '1' or flags == '3', flags == '2' or flags == '3'
   DECLARES, RESERVE_AHEAD = args[4], Numbers.parse(args[7])
   Queue.reset()
   Holders.reset()
@@ -144,7 +143,7 @@ function Main.run(its_keys, its_args)
   head_notified = told
   local former, alive_until = ReplyCache.recall(record)
   if former then return former end
-  local refusal = open_state(limits, state, alive_until, record, received, WAITS[flags])
+  local refusal = open_state(limits, state, alive_until, record, received, waits)
   if refusal then return refusal end
 
   Outbox.reset(kept)
@@ -163,7 +162,7 @@ function Main.run(its_keys, its_args)
   local extended = Expiry.extend()
   local reply = ReplyCache.reply('ok ') .. Numbers.text(gate.t) .. ' ' .. head .. ' ' .. answers
     .. (answers == '' and '|' or ' |') .. Outbox.own()
-  local notified_at = NOTIFIED[flags] and gate.t or 0
+  local notified_at = notified and gate.t or 0
   redis.call('HSET', HASH, limits_field(), PROGRAM, 'state', State.save(), reply_field,
     ReplyCache.pack(alive_until, CALL, notified_at, reply))
   if kept then redis.call('HDEL', HASH, outbox_field) end
