@@ -77,7 +77,6 @@ PROTOCOLS = {
     ],
     "permit.py": ["Issuer.arelease"],
     "stores/redis/queue.py": ["Store.flush"],
-    "stores/memory/fast_path.py": ["FastPathQueue.enter_queue", "FastPathQueue.continue_migrated"],
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
     "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],
 }

@@ -717,7 +717,7 @@ async def test_a_task_that_passes_behind_others_gets_its_marker_under_the_lock(
     monkeypatch.setattr(WaitQueue, "wake_granted", note_lock)
     passing = asyncio.create_task(limiter.acquire())
     await asyncio.sleep(0)
-    waiters_of(limiter).note_started("another task")
+    waiters_of(limiter).forget_marker("another task")
     await (await passing).arelease()
 
     assert locked == [True]

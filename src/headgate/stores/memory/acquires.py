@@ -1,9 +1,8 @@
 """The acquires of one queue in memory, from the call to the permit.
 
-This module has the parts that may sleep. Each decision is a step of state.py or wait_queue.py under
-the lock. A waiter sleeps in its task or thread, until it is woken or until its own estimate. The
-store has no thread of its own. Only a thread that blocks its own event loop also wakes at
-intervals.
+Each decision is a step of state.py or wait_queue.py under the lock. A waiter sleeps in its task or
+thread, until it is woken or until its own estimate: the store has no thread of its own. Only a
+thread that blocks its own event loop also wakes at intervals.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import ref
 
 from headgate.clock import Clock
@@ -37,13 +36,16 @@ if TYPE_CHECKING:
 
     from headgate.request import Request
 
+T = TypeVar("T")
+
 
 class Acquires:
     """The ways into a queue, and the waits in them."""
 
-    __slots__ = ("__weakref__", "_clock", "_learning", "_lock", "_state", "name")
+    __slots__ = ("__weakref__", "_clock", "_learning", "_lock", "_state", "leave", "name")
 
     name: str
+    leave: Callable[[], None]  # of a block
     _clock: Clock
     _learning: Learning
     _lock: Lock
@@ -57,7 +59,6 @@ class Acquires:
     # At once --------------------------------------------------------------------------------------
 
     def take(self, request: Request) -> Permit | Refusal:
-        """Return a permit, or a refusal. Never waits."""
         try:
             answer = self._lock.run(self._state.take, request)
         except Reentered:  # a signal handler or a finalizer has interrupted this very queue
@@ -78,28 +79,10 @@ class Acquires:
 
     async def enter_queue(self, request: Request) -> None:
         """Enter behind the waiters, or as soon as the limits allow."""
-        waiter = TaskWaiter(request, new_future())
-        try:
-            await self._wait(waiter)
-            self._count(waiter)
-        except BaseException:
-            try:
-                self._give_up(waiter)
-            finally:
-                self._give_up(waiter)
-            raise
+        await self._enter(TaskWaiter(request, new_future()), self._count)
 
     def enter_sync(self, request: Request) -> None:
-        waiter = ThreadWaiter(request)
-        try:
-            self._wait_sync(waiter)
-            self._count(waiter)
-        except BaseException:
-            try:
-                self._give_up(waiter)
-            finally:
-                self._give_up(waiter)
-            raise
+        self._enter_sync(ThreadWaiter(request), self._count)
 
     async def continue_migrated(self, future: Future[Any], result: Any, request: Request) -> None:
         """The task of a local waiter goes on, with the result of its future.
@@ -107,7 +90,7 @@ class Acquires:
         The task has its permit, or its wait continues in the gate's queue.
         """
         if not isinstance(result, MigratedWaiter):
-            self._state.waiting.note_started(result)
+            self._state.waiting.forget_marker(result)
             return
         try:
             self._state.waiting.local.migrated.pop(id(future), None)
@@ -138,80 +121,78 @@ class Acquires:
             return permit
         start = self._clock.now()
         waiter = TaskWaiter(request, new_future())
-        try:
-            await self._wait(waiter)
-            permit = self._permit(waiter, start)
-            if waiter.holds:
-                start_holding(permit)  # the last step
-        except BaseException:
-            try:
-                self._give_up(waiter)
-            finally:
-                self._give_up(waiter)
-            raise
-        return permit
+        return await self._enter(waiter, lambda waiter: self._permit(waiter, start))
 
     def acquire_sync(self, request: Request) -> Permit:
         permit = None if request.units else self._lock.run(self._state.take_one, request)
         if permit is not None:
             return permit
         start = self._clock.now()
-        waiter = ThreadWaiter(request)
+        return self._enter_sync(ThreadWaiter(request), lambda waiter: self._permit(waiter, start))
+
+    def _permit(self, waiter: Waiter, start: int) -> Permit:
+        grant = cast(Grant, waiter.grant)
+        waited = (grant.t - start) / 1_000_000
+        permit = Permit(cast(Any, self), waiter.request.units, grant, waited, waiter.epoch, None)
+        if waiter.holds:
+            start_holding(permit)  # the last step
+        return permit
+
+    # Waiting --------------------------------------------------------------------------------------
+
+    async def _enter(self, waiter: TaskWaiter, finish: Callable[[Waiter], T]) -> T:
+        """Wait for the grant, and until those that were granted before have begun.
+
+        `finish` is a function of Python. Python runs no signal handler when it returns.
+        """
         try:
-            self._wait_sync(waiter)
-            permit = self._permit(waiter, start)
-            if waiter.holds:
-                start_holding(permit)  # the last step
+            if not self._join(waiter):
+                await self._sleep(waiter)
+            elif self.starting:
+                self._lock.run(self._state.waiting.wake_granted, waiter)
+            await self._begin(waiter)
+            return finish(waiter)
         except BaseException:
             try:
                 self._give_up(waiter)
             finally:
                 self._give_up(waiter)
             raise
-        return permit
 
-    def _permit(self, waiter: Waiter, start: int) -> Permit:
-        """Make a permit that is not held yet. Its caller makes it a held one in one step."""
-        grant = cast(Grant, waiter.grant)
-        waited = (grant.t - start) / 1_000_000
-        return Permit(cast(Any, self), waiter.request.units, grant, waited, waiter.epoch, None)
-
-    # Waiting --------------------------------------------------------------------------------------
-
-    async def _wait(self, waiter: TaskWaiter) -> None:
-        """Wait for the grant, and until those that were granted before have begun."""
-        if not self._join(waiter):
-            await self._sleep(waiter)
-        elif self.starting:
-            self._lock.run(self._state.waiting.wake_granted, waiter)
-        await self._begin(waiter)
-
-    def _wait_sync(self, waiter: ThreadWaiter) -> None:
-        if not self._join(waiter):
-            needs_release = self._needs_release(waiter)
-            check_blocking(self._lock, self._learning, needs_release)
-            closing, entry = waiter.request.closing, ref(waiter)
+    def _enter_sync(self, waiter: ThreadWaiter, finish: Callable[[Waiter], T]) -> T:
+        try:
+            if not self._join(waiter):
+                self._sleep_sync(waiter)
+            return finish(waiter)
+        except BaseException:
             try:
-                begin_wait(waiter)
-                closing.begin(entry)
-                waiter.call_on_wait()
-                self._check_fork(waiter)
-                while True:
-                    waiter.sleep(self._clock, self._longest_sleep(waiter))
-                    if self._check(waiter):
-                        break
-                    check_blocking(self._lock, self._learning, needs_release)
+                self._give_up(waiter)
             finally:
-                try:
-                    closing.end(entry)
-                finally:
-                    WAITING.discard(waiter)
+                self._give_up(waiter)
+            raise
+
+    def _sleep_sync(self, waiter: ThreadWaiter) -> None:
+        needs_release = self._needs_release(waiter)
+        check_blocking(self._lock, self._learning, needs_release)
+        closing, entry = waiter.request.closing, ref(waiter)
+        try:
+            begin_wait(waiter)
+            closing.begin(entry)
+            waiter.call_on_wait()
+            self._check_fork(waiter)
+            while True:
+                waiter.sleep(self._clock, self._longest_sleep(waiter))
+                if self._check(waiter):
+                    break
+                check_blocking(self._lock, self._learning, needs_release)
+        finally:
+            try:
+                closing.end(entry)
+            finally:
+                WAITING.discard(waiter)
 
     def _longest_sleep(self, waiter: ThreadWaiter) -> float | None:
-        """Seconds until the waiter checks its state.
-
-        A thread that blocks its loop also checks whether its wait can end.
-        """
+        # A thread that blocks its loop also checks whether its wait can end.
         timeout = waiter.timeout(self._clock.now())
         return CHECK if timeout is None and _get_running_loop() is not None else timeout
 
@@ -222,7 +203,7 @@ class Acquires:
         return lambda: endless and self._lock.run(next_at, None) >= NEVER and waiter.grant is None
 
     def _join(self, waiter: Waiter) -> bool:
-        """Grant the acquire or queue it. Return whether it was granted."""
+        """Whether it was granted, and not queued."""
         refused = self._lock.run(self._state.join, waiter)
         if refused is not None:
             raise refused
@@ -242,7 +223,7 @@ class Acquires:
             closing.end(entry)
 
     def _check(self, waiter: Waiter) -> bool:
-        """Check after a sleep. Return whether the waiter may go on. Raise if its wait is over."""
+        """Whether the waiter may go on after a sleep. Raises the error that ends its wait."""
         self._check_fork(waiter)
         if waiter.grant is not None:
             return True
@@ -259,28 +240,25 @@ class Acquires:
     async def _begin(self, waiter: Waiter) -> None:
         """Let the tasks that were granted before this one run first."""
         if waiter in self._state.waiting.gate.queue:
-            # Another thread may be granting this waiter. Taking the lock waits until that thread
-            # has made the marker.
+            # Another thread may be granting this waiter. It makes the marker under the lock.
             with suppress(Reentered):
                 self._lock.run(self._state.waiting.next_at, None)
         if waiter.marker is not None:
             await begin_in_order(self.starting, waiter.marker)
-            self._state.waiting.note_started(waiter.marker)
+            self._state.waiting.forget_marker(waiter.marker)
 
     # Steps that need not answer -------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Grant permits to the waiters that may pass now."""
         self._lock.run_or_defer(self._state.waiting.advance)
 
     def release_one(self) -> None:
-        """Return the permit of a block."""
         self._lock.run_or_defer(self._state.waiting.release_one)
 
     def _give_up(self, waiter: Waiter) -> None:
         """Take the waiter out of the queue, and its grant back, if it has one.
 
-        A signal handler can raise before the first line of this, so each caller calls it twice.
+        Call it twice: a signal handler can raise before its first line.
         """
         waiting = self._state.waiting
         if waiter.grant is not None or waiter in waiting.gate.queue:

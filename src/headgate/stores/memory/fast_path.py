@@ -1,20 +1,19 @@
 """The fast path of the memory store: `async with` and `with` for one permit without options.
 
-Entry and exit for blocks of one permit without options. They admit only where the gate would. If
-they decline, the caller asks the queue. Each queue builds them anew when its limits change.
+They admit only where the gate would. If they decline, the caller asks the queue. Each queue builds
+them anew when its limits change.
 """
 
 from __future__ import annotations
 
 from asyncio import Future, _get_running_loop
-from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from headgate.gate.concurrency import ConcurrencyRule
-from headgate.gate.gate import Gate
 from headgate.stores.loops import no_loop
+from headgate.stores.memory.acquires import Acquires
 from headgate.stores.memory.lock import TORN, Lock
 from headgate.stores.memory.wait_queue import WaitQueue
 
@@ -25,46 +24,27 @@ Enter = Callable[[], bool]
 NO_WAIT = (False,)  # a ready tuple of arguments makes the call of a lock cheaper
 
 
-class FastPathQueue(Protocol):
-    """A queue, as the fast path uses it."""
-
-    leave: Callable[[], None]
-
-    @property
-    def starting(self) -> deque[object]: ...
-    async def enter_queue(self, request: Request) -> None: ...
-    async def continue_migrated(
-        self, future: Future[Any], result: Any, request: Request
-    ) -> None: ...
-    def give_up_future(self, future: Future[Any]) -> None: ...
-    def release_one(self) -> None: ...
-    def advance(self) -> None: ...
-
-
 def not_at_once() -> bool:
     """The entry of a queue that has no fast path now."""
     return False
 
 
 def build_locked_enter(
-    queue: FastPathQueue,
-    gate: Gate,
-    lock: Lock,
-    now: Callable[[], int],
-    inside: list[None] | None,
+    queue: Acquires, waiters: WaitQueue, lock: Lock, now: Callable[[], int]
 ) -> Enter:
-    """One decision under the lock. Used whenever the queue has a fast path.
+    """One decision under the lock.
 
-    `inside` counts the blocks if no limit counts them. An exception may come wherever Python runs a
-    signal handler, so the stage is set before the call that it stands for. 0: the lock is not known
-    to be held. 1: under the lock. 2: granted, under the lock. 3: released. 4: granted and released.
+    An exception may come wherever Python runs a signal handler, so the stage is set before the call
+    that it stands for. 0: the lock is not known to be held. 1: under the lock. 2: granted, under
+    the lock. 3: released. 4: granted and released.
     """
+    gate, holders = waiters.gate, waiters.holders
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
-    rules, waiting, starting = gate.rules, gate.queue, queue.starting
+    rules, waiting, starting = gate.rules, gate.queue, waiters.starting
     # Not `with`, which costs much (benchmarks, rate-async).
     acquire, wait, release = lock.acquire, lock.wait, lock.release
     deferred = lock.deferred
-    count = None if inside is None else inside.append
+    count = None if holders.counted else holders.inside.append
 
     def enter() -> bool:
         stage = 0
@@ -83,13 +63,13 @@ def build_locked_enter(
                     stage = 4
                     release()
                     if deferred:
-                        lock.run_deferred()
+                        lock.run_all_deferred()
                     return True
                 lock.state = 0
             stage = 3
             release()
             if deferred:
-                lock.run_deferred()
+                lock.run_all_deferred()
             return False
         except BaseException:
             if stage in (1, 2):
@@ -106,8 +86,8 @@ def build_locked_enter(
     return enter
 
 
-def build_uncounted_leave(queue: FastPathQueue, inside: list[None]) -> Callable[[], None]:
-    """Leave limits that count no permits of blocks."""
+def build_uncounted_leave(queue: Acquires, inside: list[None]) -> Callable[[], None]:
+    """For limits that count no permits of blocks."""
     pop = inside.pop
 
     def leave() -> None:
@@ -120,13 +100,12 @@ def build_uncounted_leave(queue: FastPathQueue, inside: list[None]) -> Callable[
 
 
 # For concurrency alone: callers pass a released permit on, and the gate counts it as held all the
-# time. Appends to a deque or a list, and pops from them, are atomic. A leaving caller looks for
-# waiters after its append to the pool. A waiter looks at the pool after it has joined the queue.
-# One of the two sees the other, so no permit stays in the pool while a caller waits for it.
+# time. Appends and pops of a deque or a list are atomic. A leaving caller looks for waiters after
+# its append to the pool. A waiter looks at the pool after it has joined the queue. One of the two
+# sees the other, so no permit stays in the pool while a caller waits for it.
 
 
-def build_pooled_enter(queue: FastPathQueue, waiters: WaitQueue, otherwise: Enter) -> Enter:
-    """Take a permit from the pool."""
+def build_pooled_enter(queue: Acquires, waiters: WaitQueue, otherwise: Enter) -> Enter:
     pool, futures, starting = waiters.holders.pool, waiters.local.futures, waiters.starting
     pop, waiting = pool.pop, waiters.gate.queue
 
@@ -148,12 +127,12 @@ def build_pooled_enter(queue: FastPathQueue, waiters: WaitQueue, otherwise: Ente
 
 
 def build_pooled_wait(
-    queue: FastPathQueue, waiters: WaitQueue
+    queue: Acquires, waiters: WaitQueue
 ) -> Callable[[Request], Coroutine[Any, Any, None]]:
     """Wait among the local waiters, if no caller waits in the gate's queue."""
     pool, append, starting = waiters.holders.pool, waiters.local.futures.append, waiters.starting
     gate, rules = waiters.gate, waiters.gate.rules
-    # When all limits that a block touches have room, this one has.
+    # If all limits that a block touches have room, this one has.
     slots = cast(ConcurrencyRule, gate.single[0][0])
 
     async def enter_waiting(request: Request) -> None:
@@ -162,8 +141,7 @@ def build_pooled_wait(
             return
         if _get_running_loop() is None:
             raise no_loop()
-        # No more than the future is made: most waiters never need more (benchmarks,
-        # concurrency-tasks).
+        # Most waiters need no more than a future (benchmarks, concurrency-tasks).
         future: Future[Any] = Future()
         closing, entry = request.closing, ref(future)
         try:
@@ -190,7 +168,7 @@ def build_pooled_wait(
     return enter_waiting
 
 
-def build_pooled_leave(queue: FastPathQueue, waiters: WaitQueue, lock: Lock) -> Callable[[], None]:
+def build_pooled_leave(queue: Acquires, waiters: WaitQueue, lock: Lock) -> Callable[[], None]:
     """Leave a permit to the first waiter, or to the pool."""
     futures, starting, waiting = waiters.local.futures, waiters.starting, waiters.gate.queue
     append, popleft = waiters.holders.pool.append, futures.popleft
@@ -231,7 +209,7 @@ def build_pooled_leave(queue: FastPathQueue, waiters: WaitQueue, lock: Lock) -> 
         except BaseException:
             if future is not None:
                 futures.appendleft(future)
-                waiters.note_started(marker)
+                waiters.forget_marker(marker)
                 append(None)
                 queue.advance()
             raise
@@ -241,21 +219,20 @@ def build_pooled_leave(queue: FastPathQueue, waiters: WaitQueue, lock: Lock) -> 
 
 
 def build_held_leave(lock: Lock, release: Callable[[], None]) -> Callable[[], None]:
-    """Leave limits whose next caller the gate has to choose."""
+    """For limits whose next caller the gate has to choose."""
     # This is `lock.run_or_defer`, written out because a call of it takes a fifth longer
     # (benchmarks, concurrency-threads).
-    append, entry = lock.deferred.append, (lock, release)
-    run_deferred, try_deferred = lock.run_deferred, lock.try_deferred
-    deferred = lock.deferred
+    deferred, append, entry = lock.deferred, lock.deferred.append, (lock, release)
+    run_all, run_own = lock.run_all_deferred, lock.run_own_deferred
 
     def leave() -> None:
         append(entry)
         try:
-            try_deferred()
+            run_own()
         except BaseException:
-            run_deferred()
+            run_all()
             raise
         if deferred:
-            run_deferred()
+            run_all()
 
     return leave

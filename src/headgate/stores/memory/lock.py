@@ -4,12 +4,11 @@ Signal handlers, finalizers and asynchronous exceptions run between two steps of
 thread that has the lock.
 
 - They may call the same queue. The lock is reentrant, and its state says that the queue is busy. A
-  call that need not answer is deferred until the lock is released, and a call that has to answer
-  raises `Reentered`.
+  call that need not answer is deferred until the lock is released. A call that has to answer raises
+  `Reentered`.
 - They may raise. Python runs them only when a function begins, after a call of a C function, and
   when a loop turns. It also runs them in products and quotients of large integers. Locked code is
-  written in steps that take effect whole or not at all. `repair` restores the order that an
-  exception between two steps leaves undone.
+  written in steps that take effect whole or not at all. `repair` restores the order between them.
 
 One lock serves all queues of the process. With two locks, two threads could wait for each other:
 each inside one queue, each calling the other's from a finalizer.
@@ -34,10 +33,7 @@ CHECK_AGAIN = 0.1  # seconds from one look at the lock to the next of a thread t
 
 
 class RawLock(Protocol):
-    """A lock of the standard library.
-
-    Its `release` raises RuntimeError in a thread that does not have it.
-    """
+    """`release` raises RuntimeError in a thread that does not have the lock."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
     def release(self) -> None: ...
@@ -62,10 +58,7 @@ DEFERRED: Deferred = deque()
 
 
 class Lock:
-    """The lock of one queue.
-
-    `repair` restores its order after an exception; it may run at any time, and again.
-    """
+    """The lock of one queue. `repair` may run at any time, and again."""
 
     __slots__ = ("acquire", "deferred", "name", "release", "repair", "state")
 
@@ -89,7 +82,7 @@ class Lock:
             if torn:
                 self.repair()
             if self.deferred:
-                self._run_deferred_behind()
+                self._run_own_behind_others()
             result = act(argument)
         except BaseException:
             if inside:  # Python runs nothing between here and the release
@@ -99,19 +92,16 @@ class Lock:
             except RuntimeError:  # the exception came while this thread waited for the lock
                 pass
             if inside:
-                self.run_deferred()
+                self.run_all_deferred()
             raise
         self.state = FREE
         self.release()
         if self.deferred:
-            self.run_deferred()
+            self.run_all_deferred()
         return result
 
     def wait(self) -> None:
-        """Acquire the lock, which another thread has.
-
-        In the child of a fork the wait finds the new lock: see `forget_all`.
-        """
+        """Acquire the lock, which another thread has. See `forget_all`."""
         while not self.acquire(True, CHECK_AGAIN):
             pass
 
@@ -127,7 +117,7 @@ class Lock:
         else:
             self.deferred.append((self, disown))
         if self.state != BUSY:
-            self.run_deferred()
+            self.run_all_deferred()
 
     def run_or_defer(self, act: Callable[[], None]) -> None:
         """Have `act` run under the lock, now or by the thread that has it. Never blocks.
@@ -137,36 +127,34 @@ class Lock:
         """
         self.deferred.append((self, act))
         try:
-            self.try_deferred()
+            self.run_own_deferred()
         except BaseException:
-            self.run_deferred()
+            self.run_all_deferred()
             raise
         if self.deferred:
-            self.run_deferred()
+            self.run_all_deferred()
 
-    def run_deferred(self, attempts: int = ATTEMPTS) -> None:
-        """Run all deferred calls.
+    def run_all_deferred(self, attempts: int = ATTEMPTS) -> None:
+        """Run the deferred calls of all queues.
 
         An exception that comes meanwhile is raised after them, and has an earlier one as its
         context. One that comes before the first line of this method leaves them to the next caller.
         """
         lock: Lock | None = self
         try:
-            while lock is not None and lock.try_deferred():
+            while lock is not None and lock.run_own_deferred():
                 lock = self._next()
         except BaseException:
             if attempts:
-                self.run_deferred(attempts - 1)
+                self.run_all_deferred(attempts - 1)
             raise
 
     def _next(self) -> Lock | None:
-        """A queue that has deferred calls, and in which this thread is not inside already."""
+        """The lock of a queue that has deferred calls and is not busy."""
         return next((lock for lock, _ in tuple(self.deferred) if lock.state != BUSY), None)
 
-    def try_deferred(self) -> bool:
-        """Repair, and run the deferred calls.
-
-        Each leaves the list in the step after it took effect.
+    def run_own_deferred(self) -> bool:
+        """Run this queue's deferred calls. Each leaves the list in the step after its effect.
 
         False: the queue is busy, and the thread that is inside runs them.
         """
@@ -183,13 +171,13 @@ class Lock:
                     act()
                     del deferred[0]
                 if deferred:
-                    self._run_deferred_behind()
+                    self._run_own_behind_others()
         except BaseException:
             if inside:
                 self.state = TORN
             try:  # noqa: SIM105 - as in run
                 self.release()
-            except RuntimeError:  # another thread has it
+            except RuntimeError:
                 pass
             raise
         if inside:
@@ -198,10 +186,8 @@ class Lock:
             self.release()
         return inside
 
-    def _run_deferred_behind(self) -> None:
-        """Run this queue's deferred calls that stand behind those of other queues, which may be
-        busy.
-        """
+    def _run_own_behind_others(self) -> None:
+        """Run this queue's calls that stand behind those of other queues, which may be busy."""
         for entry in iter(self._first, None):
             act = entry[1]
             act()
@@ -211,14 +197,12 @@ class Lock:
         return next((entry for entry in tuple(self.deferred) if entry[0] is self), None)
 
     def is_held_here(self) -> bool:
-        """Whether this thread holds the shared lock, so that blocking here would block every
-        queue.
-        """
+        """Whether this thread has the shared lock. Blocking here would block every queue."""
         return self.deferred is DEFERRED and has_lock()
 
 
 def has_lock() -> bool:
-    """Whether this thread has the lock of the queues in memory.
+    """Whether this thread has the shared lock.
 
     Outside this module the caller is then a handler or a finalizer that interrupted locked code.
     """
@@ -230,14 +214,13 @@ def forget_all() -> None:
     """In the child of a fork: no other thread has the lock.
 
     A signal handler may have forked in the middle of locked code, which goes on in the child: then
-    this thread has the lock. Or the handler interrupted this thread's wait for the lock. Then
-    `wait` looks again, and finds the new one.
+    this thread has the lock. Or the handler interrupted `wait`, which then finds the new lock.
     """
     if has_lock():
-        held = GUARD._release_save()  # type: ignore[attr-defined]  # as it does before it waits
-        # The standard library's own locks do the same.
+        # threading.Condition and the standard library's own locks do the same.
+        held = GUARD._release_save()  # type: ignore[attr-defined]
         GUARD._at_fork_reinit()  # type: ignore[attr-defined]
-        GUARD._acquire_restore(held)  # type: ignore[attr-defined]  # as it does after that
+        GUARD._acquire_restore(held)  # type: ignore[attr-defined]
     elif GUARD.acquire(blocking=False):  # no thread had it, and the wait may get this very lock
         GUARD.release()
     else:

@@ -1,7 +1,7 @@
 """The queue of one name in memory, as limiters and permits see it.
 
-Threads, several event loops, `async with` and `with` share it. Its methods call the steps of
-state.py and wait_queue.py under the lock, and decide nothing.
+Threads, event loops, `async with` and `with` share it. Its methods call the steps of state.py and
+wait_queue.py under the lock, and decide nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 
 class MemoryQueue(Acquires):
-    """The queue of one name in this process."""
-
-    __slots__ = ("_store", "enter", "enter_task", "enter_waiting", "leave")
+    __slots__ = ("_store", "enter", "enter_task", "enter_waiting")
 
     enter_waiting: Callable[[Request], Coroutine[Any, Any, None]]
 
@@ -45,7 +43,6 @@ class MemoryQueue(Acquires):
         self._set_up(declared)
 
     def _set_up(self, declared: Declaration) -> None:
-        """The state of a new queue, which no limiter has used."""
         self._clock = self._store.clock
         self._learning = Learning(self)
         self._lock = Lock(self.name, self._repair)
@@ -65,22 +62,21 @@ class MemoryQueue(Acquires):
         self._state.repair()
 
     def _build_fast_path(self) -> None:
-        """Choose the ways in and out for acquires of one permit without options."""
         state, lock, waiting = self._state, self._lock, self._state.waiting
-        inside = None if waiting.holders.counted else waiting.holders.inside
         pools = state.may_pool()
+        state.fast_path_closed = state.closed()
         enter = (
             not_at_once
-            if state.update_fast_path_closed()
-            else build_locked_enter(self, waiting.gate, lock, self._clock.now, inside)
+            if state.fast_path_closed
+            else build_locked_enter(self, waiting, lock, self._clock.now)
         )
         if pools:
             enter = build_pooled_enter(self, waiting, enter)
             self.leave = build_pooled_leave(self, waiting, lock)
-        elif inside is None:
+        elif waiting.holders.counted:
             self.leave = build_held_leave(lock, waiting.release_one)
         else:
-            self.leave = build_uncounted_leave(self, inside)
+            self.leave = build_uncounted_leave(self, waiting.holders.inside)
         self.enter_waiting = build_pooled_wait(self, waiting) if pools else self.enter_queue
         waiting.pooling, self.enter = pools, enter
         self.enter_task = enter if self._learning.knows() else self._learning.enter
@@ -92,7 +88,7 @@ class MemoryQueue(Acquires):
         return self._state.waiting.declared
 
     def follow(self, declared: Declaration) -> None:
-        """An acquire declares its limits."""
+        """Declare the limits of an acquire."""
         if declared.program != self.declared.program:
             self._lock.run_or_defer(lambda: self._state.declare(declared))
 
@@ -132,14 +128,12 @@ class MemoryQueue(Acquires):
         self.pause(time)
 
     def resume(self) -> None:
-        """End a pause: waiters go on in order, as far as the limits allow."""
         self._lock.run_or_defer(self._state.resume)
 
     async def aresume(self) -> None:
         self.resume()
 
     def reset(self) -> None:
-        """Clear the counts. Waiters that now have room pass."""
         self._lock.run_or_defer(self._state.reset)
 
     async def areset(self) -> None:
@@ -149,7 +143,7 @@ class MemoryQueue(Acquires):
         """Do nothing: every call has taken effect already."""
 
     async def aflush(self) -> None:
-        """Do nothing, as `flush`."""
+        """Do nothing."""
 
     # Looking --------------------------------------------------------------------------------------
 
@@ -157,8 +151,7 @@ class MemoryQueue(Acquires):
         try:
             return self._lock.run(self._state.status, own)
         except Reentered:
-            # The step in progress may have changed only part of the state. Read a copy and change
-            # nothing.
+            # The step in progress may have changed only part of the state. So change nothing.
             gate = snapshot(self._state.waiting.gate)
             return read_status(self.name, gate, Declaration(gate.rules))
 
@@ -192,12 +185,10 @@ class MemoryQueue(Acquires):
     # What the store asks for ----------------------------------------------------------------------
 
     def try_evict(self) -> bool:
-        """Close the queue if it is idle, so the store may forget it. Return whether it did."""
         try:
             return self._lock.run(self._state.try_evict, None)
         except Reentered:
             return False
 
     def forked(self) -> None:
-        """In the child of a fork."""
         self._lock.fork(self._state.disown)

@@ -1,7 +1,6 @@
 """The state of one queue in memory: the limits in force, and the acquires that need not wait.
 
-The steps here declare, change and pause limits, and reset a child after a fork. Each step runs
-under the queue's lock, and takes effect as wait_queue.py says.
+Each step runs under the queue's lock, and takes effect as wait_queue.py says.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ UNHELD = ConcurrencyRule("", 0, 0)  # stands in for a concurrency limit if there
 
 
 class Home(Protocol):
-    """The store, as its queues see it."""
-
     clock: Clock
 
     def keep(self, queue: Any) -> None:
@@ -66,7 +63,7 @@ class QueueState:
     ) -> None:
         self._store, self._clock = store, store.clock
         self._issuer = issuer  # of the permits
-        self._rebuild = rebuild  # build the fast path of the queue anew
+        self._rebuild = rebuild  # the fast path of the queue
         self.waiting = WaitQueue(
             issuer.name, declared, store.clock, lock, resume_pooling=self._resume_pooling
         )
@@ -77,23 +74,21 @@ class QueueState:
         self._drained = False
         self._evicted = False  # the store has let go of this queue, because it was idle
         self._parent_holds = False  # a block that began before a fork may end in this child
-        self.fast_path_closed = True  # while undeclared or evicted, and in a pause
+        self.fast_path_closed = True  # `closed()` when the fast path was built
 
     # The fast path --------------------------------------------------------------------------------
 
-    def update_fast_path_closed(self) -> bool:
-        """Note whether no caller may enter by the fast path now, and return it."""
-        self.fast_path_closed = self._evicted or self.undeclared or self._gate.paused()
-        return self.fast_path_closed
+    def closed(self) -> bool:
+        """Whether no caller may enter by the fast path now."""
+        return self._evicted or self.undeclared or self._gate.paused()
 
     def may_pool(self) -> bool:
         """Whether a released permit may stay in the pool.
 
         It may not after a cut (S1), nor in a pause, nor in a child whose parent held permits.
         """
-        closed = self._evicted or self.undeclared or self._gate.paused()
         return self.waiting.declared.timeless and not (
-            closed or self._parent_holds or self._gate.over()
+            self.closed() or self._parent_holds or self._gate.over()
         )
 
     def _resume_pooling(self) -> None:
@@ -101,17 +96,11 @@ class QueueState:
             self._rebuild()
 
     def _replace_rules(self) -> None:
-        """Replace the tuple of rules.
-
-        Fast-path functions built before compare it by identity, and then decline.
-        """
+        """Fast-path functions built before compare the tuple by identity, and then decline."""
         self._gate.rules = (*self._gate.rules,)
 
     def prepare(self, declares: bool = True) -> None:
-        """Reopen a queue that is undeclared, evicted or paused.
-
-        With `declares`, declare its present limits.
-        """
+        """Reopen a queue that is closed. With `declares`, declare its present limits."""
         if self.fast_path_closed:
             if declares and self.undeclared:
                 self._declarations.declare(self.waiting.declared.program)
@@ -139,21 +128,12 @@ class QueueState:
         slots = gate.holding[0] if gate.holding else UNHELD
         used = slots.used
         try:
-            grant = gate.at_once(self._clock.now())
-            if grant is None:
-                return None
-            permit = Permit(self._issuer, request.units, grant, 0.0, waiting.local.epoch, None)
-            if waiting.declared.holds:
-                if not holders.counted:
-                    holders.add({})
-                start_holding(permit)
+            return self._permit(request, gate.at_once(self._clock.now()))
         except BaseException:
             slots.used = used
             raise
-        return permit
 
     def take(self, request: Request) -> Permit | Refusal | Exception:
-        """A permit, or the reason why there is none now."""
         permit = None if request.units else self.take_one(request)
         if permit is not None:
             return permit
@@ -167,30 +147,26 @@ class QueueState:
         gate = self._gate
         decision = gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
         permit = self._permit(request, decision if isinstance(decision, Grant) else None)
-        # Written as a condition, because `or` would call `Permit.__bool__` while only the stack
-        # holds the permit.
+        # `or` would call `Permit.__bool__` while only the stack holds the permit.
         return Refusal(seconds_of(decision.t - gate.t)) if permit is None else permit
 
     def _permit(self, request: Request, grant: Grant | None) -> Permit | None:
-        """Make a permit. The last step makes it a held one, so nothing can come between."""
         if grant is None:
             return None
         permit = Permit(self._issuer, request.units, grant, 0.0, self.waiting.local.epoch, None)
         if self.waiting.declared.holds:
             if request.units or not self.waiting.holders.counted:
                 self.waiting.holders.add(request.units)
-            start_holding(permit)
+            start_holding(permit)  # the last step
         return permit
 
     def join(self, waiter: Waiter) -> Exception | None:
-        """Queue an acquire, or grant it. Returns the error of a refusal."""
         self.prepare()
         return self.waiting.join(waiter)
 
     # The limits -----------------------------------------------------------------------------------
 
     def learn(self) -> Declaration:
-        """The limits of the name. Raises UnknownLimiterError when no acquire has declared any."""
         if self.undeclared:
             raise unknown_limiter(self.waiting.name)
         return self.waiting.declared
@@ -198,19 +174,18 @@ class QueueState:
     def foresee(self, declared: Declaration) -> Declaration:
         """The limits that would hold if `declared` were declared now."""
         present = self.waiting.declared
-        return (
-            present if self._declarations.overruled(declared.program, present.program) else declared
-        )
+        overruled = self._declarations.overruled(declared.program, present.program)
+        return present if overruled else declared
 
     def declare(self, declared: Declaration) -> None:
         """The last declaration wins, unless an update has overruled it already."""
         program, present = declared.program, self.waiting.declared.program
-        overruled = self._declarations.overruled
-        if (program == present and not self.undeclared) or overruled(program, present):
+        if program == present and not self.undeclared:
             return
-        self.prepare(declares=False)
-        self._declarations.declare(program)
-        self._follow(declared)
+        if not self._declarations.overruled(program, present):
+            self.prepare(declares=False)
+            self._declarations.declare(program)
+            self._follow(declared)
 
     def update(self, declared: Declaration, former: Declaration | None) -> None:
         self.prepare(declares=False)
@@ -222,7 +197,6 @@ class QueueState:
             self._follow(declared)
 
     def assume(self, declared: Declaration) -> None:
-        """Go by `declared` for as long as no acquire declares limits."""
         if self.undeclared:
             self.prepare(declares=False)
             self._follow(declared, declares=False)
@@ -285,15 +259,14 @@ class QueueState:
     # After an exception, in an idle store, and after a fork ---------------------------------------
 
     def repair(self) -> None:
-        """Restore the order that an exception in the middle of a step may have left undone."""
         self.waiting.repair()
         self._rebuild()
         self.waiting.advance()
 
     def try_evict(self, _: None) -> bool:
-        """Close the fast path and return True if forgetting the queue would change nothing.
+        """Close the fast path, if no caller waits, nothing is held or counted, and no update holds.
 
-        No caller waits, nothing is held, no limit has counts, and no update holds.
+        Then forgetting the queue changes nothing. Returns whether it did.
         """
         self.waiting.advance()
         self._evicted = self._gate.idle_at() <= self._clock.now() and not (
@@ -305,9 +278,7 @@ class QueueState:
         return self._evicted
 
     def disown(self) -> None:
-        """In the child of a fork: the parent's waiters and permits are the parent's. The counts of
-        rates stay.
-        """
+        """In the child of a fork: waiters and permits are the parent's. Counts of rates stay."""
         self._gate.read_rules()  # another thread may have been about to
         inherited = self.waiting.holders.uncount() > len(self.waiting.holders.pool)
         self._parent_holds = inherited or self._parent_holds
@@ -317,7 +288,6 @@ class QueueState:
 
 
 def read_status(name: str, gate: Gate, declared: Declaration) -> Status:
-    now = gate.t
-    left = [rule.left(now) for rule in gate.rules]
-    numbers = len(gate.queue), gate.entry_at() - now, gate.pause_left()
+    left = [rule.left(gate.t) for rule in gate.rules]
+    numbers = len(gate.queue), gate.entry_at() - gate.t, gate.pause_left()
     return status_of(name, declared, gate.rules, left, *numbers)

@@ -1,8 +1,8 @@
 """The waiting acquires of one queue in memory: joining, granting, waking, giving up, releasing.
 
-This module has the steps that move callers, and nothing that sleeps. Each step runs under the
-queue's lock. It takes effect whole or not at all, whatever exception a signal handler raises in it:
-see lock.py. Its last assignment is the one that counts, and `repair` restores the rest.
+Nothing here sleeps. Each step runs under the queue's lock. It takes effect whole or not at all,
+whatever exception a signal handler raises in it: see lock.py. Its last assignment is the one that
+counts, and `repair` restores the rest.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class WaitQueue:
     # Joining --------------------------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> Exception | None:
-        """Ask the gate: it grants, or queues the waiter. Returns the error of a refusal."""
+        """Grant the acquire, or queue it. Returns the error of a refusal."""
         waiter.epoch = self.local.epoch
         request, gate = waiter.request, self.gate
         self.local.migrate()
@@ -121,8 +121,7 @@ class WaitQueue:
         if request.max_sleep is not None:
             waiter.deadline = gate.t + request.max_sleep
         if self.holders.pool:
-            # A permit came into the pool after it was emptied. Its holder may not have seen this
-            # waiter.
+            # A permit came into the pool just now. Its holder may not have seen this waiter.
             self.advance()
         else:
             self._schedule_head()
@@ -132,27 +131,23 @@ class WaitQueue:
             self.local.loops.add(waiter.future.get_loop())
 
     def check(self, waiter: Waiter) -> bool | Exception:
-        """A waiter looks: whether it may go on, or the error that ends its wait."""
+        """Whether the waiter may go on, or the error that ends its wait."""
         gate = self.gate
         first = next(iter(gate.queue), None) is waiter
         self.advance()
         if waiter.grant is not None:
-            # False: earlier waiters were woken just now. This one sleeps once more, so that they
-            # run first.
-            return first
+            return first  # False: it sleeps once more, so that earlier waiters run first
         if waiter.refused is not None:
             return waiter.refused
         if gate.t >= waiter.deadline:
-            return too_long(
-                self.name, waiter.request, gate.estimate(gate.costs(waiter.request.units)) - gate.t
-            )
+            t = gate.estimate(gate.costs(waiter.request.units))
+            return too_long(self.name, waiter.request, t - gate.t)
         if gate.t >= waiter.check_at:
             moment = gate.next_at()
             waiter.check_at = max(moment, gate.t + RECHECK) if moment < NEVER else NEVER
         return False
 
     def waiters(self) -> list[Waiter]:
-        """All waiters, in their order."""
         self.local.migrate()
         return [cast(Waiter, caller) for caller in self.gate.queue]
 
@@ -175,10 +170,7 @@ class WaitQueue:
         self._schedule_head()
 
     def advance_later(self) -> None:
-        """Advance after the step that runs now.
-
-        That step takes effect with its last assignment, and its consequences may run twice.
-        """
+        """Advance after the step that runs now. It may run twice."""
         if self.local.futures or self.gate.queue or (not self.pooling and self.declared.timeless):
             self._lock.deferred.append((self._lock, self.advance))
 
@@ -196,19 +188,19 @@ class WaitQueue:
         return True
 
     def wake_granted(self, waiter: Waiter) -> None:
-        """Wake a waiter that has its grant, and take it out of the queue.
+        """Wake a waiter that has its grant, and then take it out of the queue.
 
-        Wake first: after an interrupt, the waiter has been woken.
+        After an interrupt, the waiter has been woken.
         """
         if isinstance(waiter, TaskWaiter) and waiter.marker is None:
             waiter.marker = object()
             self.starting.append(waiter.marker)
         if not waiter.wake():  # its loop is gone, and its grant is for those behind it
-            self.note_started(waiter.marker)
+            self.forget_marker(waiter.marker)
             self.holders.all_or_nothing(lambda: self._take_back(waiter))
         self.gate.leave(waiter)
 
-    def note_started(self, marker: object) -> None:
+    def forget_marker(self, marker: object) -> None:
         """The task with this marker runs, or never will."""
         if marker in self.starting:
             self.starting.remove(marker)
@@ -223,7 +215,6 @@ class WaitQueue:
                 head.wake()
 
     def next_at(self, _: None) -> int:
-        """When the head could pass. NEVER: no caller waits, or only a release can help."""
         return self.gate.next_at()
 
     def count_late(self, waiter: Waiter) -> None:
@@ -235,26 +226,23 @@ class WaitQueue:
 
     def release(self, permit: Permit) -> None:
         if permit.held and permit.key == self.local.epoch:
-            if self.local.futures or self.gate.queue or not self.pooling:
-                self.advance_later()
+            self.advance_later()
             self.holders.give_back(permit.units)
         permit.held = False
 
     def settle(self, permit: Permit, extras: Units) -> None:
-        """Charge what the call used beyond its cost; less than zero gives back."""
         self.advance_later()
         self.gate.settle(self._clock.now(), extras, permit.t)
 
     def release_one(self) -> None:
         """Return the permit of a block."""
-        if self.local.futures or self.gate.queue or not self.pooling:
-            self.advance_later()
+        self.advance_later()
         self.holders.give_back({})
 
     def hand_to_head(self) -> None:
         """Hand the permit of a block to the head of the queue, if it asks for just that.
 
-        The permit then counts as held all the time.
+        The permit counts as held all the time.
         """
         gate = self.gate
         self.local.migrate()
@@ -276,7 +264,7 @@ class WaitQueue:
         self.local.migrate()
         self.advance_later()
         self.gate.leave(waiter)
-        self.note_started(waiter.marker)
+        self.forget_marker(waiter.marker)
         self.holders.all_or_nothing(lambda: self._take_back(waiter))
 
     def undo_future(self, future: Future[Any]) -> None:
@@ -302,10 +290,7 @@ class WaitQueue:
             waiter.grant = None
 
     def _drop_closed(self) -> None:
-        """Take out the waiters whose event loop is closed.
-
-        Their tasks never go on, and the queue would keep them alive.
-        """
+        """Take out the waiters of closed event loops. The queue would keep their tasks alive."""
         closed = self.local.loops.closed()
         if not closed:
             return
@@ -323,7 +308,6 @@ class WaitQueue:
     # After an exception, and after a fork ---------------------------------------------------------
 
     def repair(self) -> None:
-        """Restore the order that an exception in the middle of a step may have left undone."""
         gate = self.gate
         gate.read_rules()
         self.local.repair()
