@@ -1,4 +1,1 @@
-"""The gate: pure decisions, each with its Lua twin beside it.
-
-Here is no clock, no I/O, no asyncio and no lock.
-"""
+"""The gate: pure decisions without clock, I/O and locks. Each has its Lua twin beside it."""

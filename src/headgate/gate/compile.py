@@ -1,8 +1,7 @@
-"""From the user's declaration to the numbers of the gate: each limit becomes a rule of whole
-numbers.
+"""Each limit becomes a rule of whole numbers.
 
-Here is the choice of units: parts of a token, ticks of time. It keeps every number exact and below
-2^53, in Python as in Lua. `program` is the text that goes to the Lua twin.
+The choice of units (parts of a token, ticks of time) keeps every number exact and below 2^53, in
+Python as in Lua. `program` is the text that goes to the Lua twin.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, microseconds, rational, show
 
 SECOND = 1_000_000
-# The bound for a full bucket of a steady refill, in parts: 2^53 / 256. So a queue of 256 full
-# buckets stays within 2^53.
+# For a full bucket of a steady refill, in parts: a queue of 256 full buckets stays within 2^53.
 LARGEST = 2**45
 
 
@@ -62,8 +60,9 @@ def bucket_of(limit: Rate) -> TokenBucketRule:
 
 
 def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
-    """Price, gain and tick of a steady refill: ticks of a microsecond, coarser (and never faster)
-    where numbers would not fit.
+    """Price, gain and tick of a steady refill.
+
+    Ticks are coarser than a microsecond (and never faster) where numbers would not fit.
     """
     tick = 1
     while True:
@@ -75,10 +74,10 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
 
 
 def limit_of(rule: Rule) -> Limit:
-    """A limit that becomes `rule`.
+    """A limit that becomes `rule`. Slack is part of the period.
 
-    Slack is part of the period. If the time to fill the bucket is a whole number of microseconds, a
-    steady rate is written as `capacity` tokens for each fill time.
+    If the time to fill the bucket is a whole number of microseconds, a steady rate is written as
+    `capacity` tokens for each fill time.
     """
     match rule:
         case ConcurrencyRule():
@@ -94,33 +93,25 @@ def limit_of(rule: Rule) -> Limit:
 
 
 def rate_of(rule: TokenBucketRule) -> Rate:
-    # `smooth` would have chosen a finer tick for these numbers, so this rule was declared with
-    # steps.
+    # With steps, if `smooth` would have chosen a finer tick for these numbers.
     steps = rule.tick > 1 and 10 * rule.size < LARGEST
     initial = None if rule.start == rule.size else rule.start // rule.price
+    amount: float = rule.capacity
     per, rest = divmod(rule.size * rule.tick, rule.gain)
     if steps:
-        return Rate(
-            rule.gain / rule.price, rule.tick / SECOND, rule.capacity, initial, True, rule.unit
-        )
-    if rest:
-        return Rate(
-            rule.gain, rule.price * rule.tick / SECOND, rule.capacity, initial, False, rule.unit
-        )
-    return Rate(rule.capacity, per / SECOND, rule.capacity, initial, False, rule.unit)
+        amount, per = rule.gain / rule.price, rule.tick
+    elif rest:
+        amount, per = rule.gain, rule.price * rule.tick
+    return Rate(amount, per / SECOND, rule.capacity, initial, steps, rule.unit)
 
 
 def program(rules: Sequence[Rule]) -> str:
-    """The rules as text for the Lua twin, and the identity of a declaration: equal text, equal
-    behaviour.
-    """
+    """The rules as text for the Lua twin. Equal text is equal behaviour."""
     return ";".join(rule.text for rule in rules)
 
 
 class Declaration:
-    """The limits of a name: the rules as text, and the facts about them that a request needs before
-    it is sent.
-    """
+    """The limits of a name, and the facts about them that a request needs before it is sent."""
 
     __slots__ = ("_limits", "_order", "capacity", "holds", "lease", "program", "rated", "timeless")
 
@@ -147,7 +138,6 @@ class Declaration:
         return self._limits
 
     def costs(self, units: Units) -> Costs:
-        """The cost of an acquire of `units` for each rule, in the order of the program."""
         return tuple(units.get(unit, ONE_EACH.get(unit, 0)) for unit in self._order)
 
     def rules(self) -> tuple[Rule, ...]:
@@ -160,40 +150,33 @@ NO_LIMITS = Declaration(())
 
 
 def declaration(limits: Sequence[Limit]) -> Declaration:
-    """The declaration of `limits`."""
     return Declaration(rules_of(limits), limits)
 
 
 def parsed(text: str) -> Rule:
-    """The rule that wrote `text`."""
     kind, unit, *numbers = text.split(" ")
     return KINDS[kind](unit, *map(int, numbers))
 
 
 def read_program(program: str) -> Declaration:
-    """The limits of `program`, which a server has kept.
-
-    ValueError for a text that no declaration writes: it was damaged.
-    """
-    for text in program.split(";"):
+    """The limits of `program`, which a server has kept. Raises ValueError if it was damaged."""
+    texts = program.split(";")
+    for text in texts:
         if not is_sound(text):
             raise ValueError(f"{show(text)} is not the text of a limit: it was damaged")
-    return Declaration([parsed(text) for text in program.split(";")])
+    return Declaration([parsed(text) for text in texts])
 
 
 def is_sound(text: str) -> bool:
     """Whether the rule of a checked limit could have written `text`. Twin: limits.lua."""
     found = WRITTEN.fullmatch(text)
     numbers = [int(number) for number in found[2].split()] if found else []
-    if not numbers or max(numbers) >= BEYOND:
+    if max(numbers, default=BEYOND) >= BEYOND:
         return False
     match text.split(" ")[0], numbers:
         case "bucket", [capacity, price, gain, tick, start]:
-            return (
-                min(capacity, price, gain, tick) > 0
-                and start <= capacity
-                and capacity * price < BEYOND
-            )
+            least, parts = min(capacity, price, gain, tick), capacity * price
+            return least > 0 and start <= capacity and parts < BEYOND
         case "window" | "slots", [capacity, time]:
             return min(capacity, time) > 0
         case "quota", [capacity, per, anchor, slack]:
@@ -201,9 +184,8 @@ def is_sound(text: str) -> bool:
     return False
 
 
-WRITTEN = re.compile(
-    "([a-z]+ [a-z][a-z0-9_]*)((?: (?:0|[1-9][0-9]*))*)"
-)  # each number has one spelling
+# Each number has one spelling.
+WRITTEN = re.compile("([a-z]+ [a-z][a-z0-9_]*)((?: (?:0|[1-9][0-9]*))*)")
 KINDS: dict[str, Callable[..., Rule]] = {
     "bucket": TokenBucketRule,
     "window": SlidingWindowRule,

@@ -1,8 +1,7 @@
 """The counter of a concurrency limit. Twin: concurrency.lua, function for function.
 Python alone has `admit`. Lua alone has `numbers` and `restore`.
 
-This module has the arithmetic of `Concurrency`: how much is held. The store knows which callers
-hold it, and for how long.
+The store knows which callers hold the permits, and for how long.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ MOST = 2**52  # of anything that is counted: beyond 2^53 Lua would lose count
 
 
 class ConcurrencyRule:
-    """`used` of `capacity` are held."""
-
     __slots__ = ("capacity", "lease", "unit", "used")
 
     holds: ClassVar[bool] = True
@@ -31,7 +28,7 @@ class ConcurrencyRule:
         return f"slots {self.unit} {self.capacity} {self.lease}"
 
     def open(self, t: int) -> None:
-        """Nothing is held at the start."""
+        """Held permits stay held."""
 
     def ready(self, cost: int, t: int) -> int:
         return t if self.used + cost <= self.capacity else NEVER
@@ -40,7 +37,6 @@ class ConcurrencyRule:
         self.used += cost
 
     def admit(self, now: int) -> bool:
-        """Take one if it is there now."""
         if self.ready(1, now) != now:
             return False
         self.take(1, now, now)
@@ -50,13 +46,13 @@ class ConcurrencyRule:
         self.used = max(0, self.used - cost)
 
     def settle(self, extra: int, t: int, now: int) -> None:
-        """Held permits stay held until they are released: there is nothing to settle."""
+        """Held permits stay held until they are released."""
 
     def drain(self, left: int, since: int, now: int) -> None:
         """A remaining budget says nothing about permits that others hold."""
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        """The moment of a release is not known, so the estimate is that of the rates."""
+        """The moment of a release is not known."""
         return t
 
     def idle_at(self) -> int:

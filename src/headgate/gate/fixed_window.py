@@ -1,9 +1,8 @@
 """The calendar window, on integers. Twin: fixed_window.lua, function for function.
 Python alone has `admit`. Lua alone has `numbers` and `restore`.
 
-This module has the arithmetic of `Quota`: fixed windows of `per` microseconds that start at
-`anchor`; no clock, no I/O, no queue. With slack, a window closes that much before its end: the
-service could count a call of its last moment in the next window.
+Fixed windows of `per` microseconds start at `anchor`. With slack, a window closes that much before
+its end: the service could count a call of its last moment in the next window.
 """
 
 from __future__ import annotations
@@ -14,10 +13,7 @@ from headgate.gate.concurrency import MOST
 
 
 class FixedWindowRule:
-    """One quota: `used` tokens since `start`.
-
-    `start` is the later of the window's start and the quota's start.
-    """
+    """`used` tokens since `start`, which is the later of the window's and the quota's start."""
 
     __slots__ = ("anchor", "capacity", "per", "slack", "start", "unit", "used")
 
@@ -37,7 +33,7 @@ class FixedWindowRule:
         return f"quota {self.unit} {self.capacity} {self.per} {self.anchor} {self.slack}"
 
     def open(self, t: int) -> None:
-        """Begin at `t`, as a new quota: nothing is used of the window that runs."""
+        """Begin at `t`: nothing is used of the window that runs."""
         self.start = t
         self.used = 0
 
@@ -52,10 +48,7 @@ class FixedWindowRule:
             self.used = 0
 
     def ready(self, cost: int, t: int) -> int:
-        """The first moment at or after `t` at which `cost` tokens are left (T4).
-
-        Changes nothing.
-        """
+        """The first moment at or after `t` at which `cost` tokens are left (T4)."""
         running = self.began(self.start)
         began = max(self.began(t), running)
         spent = began == running and self.used + cost > self.capacity
@@ -66,23 +59,17 @@ class FixedWindowRule:
         self.used += cost
 
     def admit(self, now: int) -> bool:
-        """Take one if it is there now."""
         if self.ready(1, now) != now:
             return False
         self.take(1, now, now)
         return True
 
     def give(self, cost: int, t: int, now: int) -> None:
-        """Undo a take at `t`, if its window is still the current one (T5), and the take was of this
-        quota (T9).
-        """
+        """Undo a take at `t`, if it was of the current window (T5) and of this quota (T9)."""
         if self.began(t) <= self.start <= t:
             self.used = max(0, self.used - cost)
 
     def settle(self, extra: int, t: int, now: int) -> None:
-        """Charge `extra` more for the take at `t`; less than zero gives back, within the same
-        window.
-        """
         if extra < 0:
             self.give(-extra, t, now)
         elif extra > 0:
@@ -90,18 +77,12 @@ class FixedWindowRule:
             self.used = min(MOST, self.used + extra)
 
     def drain(self, left: int, since: int, now: int) -> None:
-        """At `since` there were no more than `left`.
-
-        If a new window began after `since`, nothing changes.
-        """
+        """If a new window began after `since`, nothing changes."""
         self.refresh(now)
         if self.began(since) == self.began(self.start):
             self.used = max(self.used, self.capacity - left)
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        """When `total` tokens will have passed, one after another from `t` on: the estimate for the
-        end of a queue.
-        """
         periods, rest = divmod(total - 1, self.capacity)
         return self.ready(rest + 1, t) + periods * self.per
 

@@ -4,10 +4,8 @@ The functions of both have the same names, except for the following. Lua alone h
 equal requests. Python alone has `admit` and `at_once` for its fast path. It also has `entry_at`,
 `over`, `orphan`, `idle_at` and some readers of the state.
 
-This module makes the one decision: several limits together, all or nothing, in the order of
-arrival. Time is an argument, in integer microseconds. There is no clock, no I/O and no lock, and no
-code waits here. The memory store, the Redis script and the tests' oracle are three homes of this
-logic.
+Several limits decide together, all or nothing, in the order of arrival. Time is an argument, in
+integer microseconds. The memory store, the Redis script and the tests' oracle use this logic.
 """
 
 from __future__ import annotations
@@ -27,7 +25,10 @@ ONE_EACH = {"requests": 1, "permits": 1}  # the units of an acquire that names n
 
 
 class Rule(Protocol):
-    """The arithmetic of every limit: the same verbs for all, so that the gate knows no kinds."""
+    """The arithmetic of every limit. The gate knows no kinds.
+
+    `t` is the moment of a take, which may be in the future; `now` is the present.
+    """
 
     unit: str
     capacity: int
@@ -35,16 +36,25 @@ class Rule(Protocol):
 
     @property
     def text(self) -> str: ...
+    # Begin at `t`, as a new rule.
     def open(self, t: int) -> None: ...
+    # The first moment at or after `t` at which `cost` is there (T4). Changes nothing.
     def ready(self, cost: int, t: int) -> int: ...
     def take(self, cost: int, t: int, now: int) -> None: ...
+    # Take one if it is there now.
     def admit(self, now: int) -> bool: ...
+    # Undo a take (T5).
     def give(self, cost: int, t: int, now: int) -> None: ...
+    # Charge `extra` more for a take. Less than zero gives back.
     def settle(self, extra: int, t: int, now: int) -> None: ...
+    # At `since` there were no more than `left`.
     def drain(self, left: int, since: int, now: int) -> None: ...
+    # The estimate for the end of a queue: when `total` will have passed, one by one from `t` on.
     def ahead(self, total: int, t: int, now: int) -> int: ...
+    # From this moment on the rule is as good as new (T12).
     def idle_at(self) -> int: ...
     def left(self, t: int) -> int: ...
+    # Go on from the state of `old`, under other numbers (T9).
     def adopt(self, old: Any, t: int) -> None: ...
 
 
@@ -76,22 +86,11 @@ def costs_of(rules: Sequence[Rule], units: Units) -> Costs:
 
 
 class Gate:
-    """The state of one name: its rules, its waiters, the last moment granted."""
+    """The state of one name."""
 
     __slots__ = (
-        "fence",
-        "holding",
-        "not_before",
-        "plain",
-        "queue",
-        "rated",
-        "reserved",
-        "rules",
-        "single",
-        "slots",
-        "t",
-        "usual",
-        "waiting",
+        *("fence", "holding", "not_before", "plain", "queue", "rated", "reserved"),
+        *("rules", "single", "slots", "t", "usual", "waiting"),
     )
 
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
@@ -99,9 +98,7 @@ class Gate:
         self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
         # No caller passes before it: the latest moment granted (T3), or the end of a pause.
         self.not_before = 0
-        # The latest moment that `take` granted. `at_once` leaves it, because its grant is never in
-        # the future.
-        self.reserved = 0
+        self.reserved = 0  # the latest moment that `take` granted, and that may be in the future
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
         # The cost of the whole queue, for each rule that counts over time.
@@ -111,9 +108,7 @@ class Gate:
         self.read_rules()
 
     def read_rules(self) -> None:
-        """Facts about the rules that are needed often: the cost of an acquire that names no unit,
-        and which rules it touches.
-        """
+        """Note the cost of an acquire that names no unit, and which rules it touches."""
         self.usual = costs_of(self.rules, {})
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
@@ -133,11 +128,10 @@ class Gate:
         return self.t
 
     def never(self, costs: Costs) -> bool:
-        """Whether some rule never holds so much at all."""
         return any(cost > rule.capacity for cost, rule in zip(costs, self.rules, strict=True))
 
     def ready(self, costs: Costs) -> int:
-        """The first moment at which all rules allow `costs`; NEVER when only a release can help."""
+        """The first moment at which all rules allow `costs`. NEVER: only a release can help."""
         t = max(self.t, self.not_before)
         for _ in range(ROUNDS):
             moment = t
@@ -156,15 +150,12 @@ class Gate:
             if cost:
                 rule.take(cost, t, self.t)
         self.not_before = self.reserved = t
-        # The clock is the lower bound. So fences also grow after the state was lost, for as long as
-        # the clock goes forward (S5).
+        # The clock is the lower bound, so fences also grow after the state was lost (S5).
         self.fence = max(self.fence + 1, self.t)
         return Grant(t, self.fence)
 
     def admit(self, now: int) -> bool:
-        """Take one of each unit if every rule has it now. No caller waits, and this one has no
-        options.
-        """
+        """Take one of each unit if every rule has it now. No caller waits."""
         for rule, cost in self.single:
             if rule.ready(cost, now) != now:
                 return False
@@ -180,10 +171,7 @@ class Gate:
         return True
 
     def at_once(self, now: int) -> Grant | None:
-        """`acquire` of one of each unit, if no caller waits and all rules have it now.
-
-        Otherwise it does nothing.
-        """
+        """`acquire` of one of each unit, if no caller waits and all rules have it now."""
         if self.queue or now < self.t or now < self.not_before or not self.admit(now):
             return None
         self.t = self.not_before = now
@@ -219,10 +207,7 @@ class Gate:
         return Wait(t, len(self.queue) - 1)
 
     def estimate(self, costs: Costs) -> int:
-        """When a caller that comes now with `costs` could pass, behind the whole queue.
-
-        The estimate holds if no waiter gives up and permits are free.
-        """
+        """When a new caller could pass, if no waiter gives up and permits are free."""
         first = t = max(self.t, self.not_before)
         for index, rule in self.rated:
             if costs[index]:
@@ -235,9 +220,7 @@ class Gate:
             self.waiting[index] += costs[index]
 
     def leave(self, caller: Hashable) -> bool:
-        """Take a waiter out of the queue; those behind move forward because nothing was reserved
-        for them (T5).
-        """
+        """Take a waiter out of the queue. Those behind it move forward (T5)."""
         asked = self.queue.pop(caller, None)
         if asked is None:
             return False
@@ -259,14 +242,10 @@ class Gate:
         return granted
 
     def paused(self) -> bool:
-        """Whether no caller may pass yet, even if the limits allow it."""
         return self.not_before > self.t
 
     def entry_at(self) -> int:
-        """When a caller that comes now, with the usual costs, could pass, if permits are free then.
-
-        NEVER: only a release can say.
-        """
+        """When a new caller with the usual costs could pass. NEVER: only a release can say."""
         estimate = self.estimate(self.usual)
         t = max(estimate, self.next_at()) if self.queue else self.ready(self.usual)
         return estimate if t >= NEVER and estimate > self.t else t
@@ -276,14 +255,11 @@ class Gate:
         return any(rule.left(self.t) < 0 for _, rule in self.slots)
 
     def next_at(self) -> int:
-        """When the head of the queue could pass.
-
-        NEVER: no caller waits, or only a release can help.
-        """
+        """When the head could pass. NEVER: no caller waits, or only a release can help."""
         return self.ready(next(iter(self.queue.values()))[1]) if self.queue else NEVER
 
     def release(self, units: Units) -> None:
-        """Return the units of a permit; the counts of rates stay."""
+        """The counts of rates stay."""
         costs = self.costs(units)
         for index, rule in self.slots:
             rule.give(costs[index], self.t, self.t)
@@ -296,20 +272,16 @@ class Gate:
                 rule.give(cost, t, self.t)
 
     def settle(self, now: int, extras: Units, t: int) -> None:
-        """Charge the units that the call granted at `t` used beyond its cost; less than zero gives
-        back.
-        """
+        """Charge `extras` beyond the costs of the grant at `t`. Less than zero gives back."""
         self.clamp(now)
         for rule in self.rules:
             if rule.unit in extras:
                 rule.settle(extras[rule.unit], t, self.t)
 
     def drain(self, now: int, unit: str, limit: int, left: int, since: int) -> None:
-        """The service reports that `left` of a unit remained at `since`. Lower the rest of each
-        limit that shows more.
+        """Lower the rest of the limits of a unit: the service had `left` at `since` (0: now).
 
-        These are the limits of that unit. If `limit` is not 0, they are only those with that
-        capacity. With `since` 0, the report is of this moment.
+        If `limit` is not 0, only those with that capacity change.
         """
         self.clamp(now)
         for rule in self.rules:
@@ -319,31 +291,23 @@ class Gate:
     def pause(self, now: int, time: int) -> None:
         """Let no caller pass for `time` microseconds from now on. One pause never ends another.
 
-        Counting goes on meanwhile. The pause ends after every reserved moment. So a session can
-        recognise these grants, and let their callers wait again.
+        The pause ends after every reserved moment. So a session can recognise these grants, and let
+        their callers wait again.
         """
         self.not_before = max(self.not_before, self.clamp(now) + time, self.reserved + 1)
 
     def pause_left(self) -> int:
-        """For how long a pause still lasts; 0: there is none. A reservation alone is no pause."""
+        """0: there is no pause. A reservation alone is none."""
         return self.not_before - self.t if self.not_before > max(self.t, self.reserved) else 0
 
     def resume(self, now: int) -> None:
-        """End a pause.
-
-        The next caller passes at once, but not before the last moment that is reserved (T3).
-        """
+        """End a pause. No caller passes before the last moment that is reserved (T3)."""
         self.clamp(now)
         if self.pause_left():
             self.not_before = self.reserved
 
     def reset(self, now: int) -> None:
-        """Forget the counts: each rate, window and quota begins as a new one. Held permits stay
-        held.
-
-        They begin after the reserved moments. A grant from before the reset returns no tokens when
-        a caller gives it back (T9).
-        """
+        """Each rate, window and quota begins anew, after the reserved moments (T9)."""
         start = max(self.clamp(now), self.reserved)
         for _, rule in self.rated:
             rule.open(start)
@@ -354,8 +318,7 @@ class Gate:
         A rule without such a predecessor starts with the usage of the removed rules of its unit. A
         limit on held permits takes over from no other kind.
 
-        Returns the waiters that ask for more than a rule now holds at all. They can never pass, so
-        the caller takes them out of the queue.
+        Returns the waiters that can never pass now. The caller takes them out of the queue.
         """
         # `not_before` is left out: the new limits count from now on, even during a pause.
         now = max(self.clamp(now), self.reserved)
@@ -378,10 +341,9 @@ class Gate:
         return self.requeue()
 
     def carry_over(self, rule: Rule, old: Rule, t: int) -> None:
-        """Start `rule` with as much used as `old` has, of another kind.
+        """Leave `rule` with its capacity minus the usage of `old`, of another kind.
 
-        The new rule is left with its capacity minus the old usage, but with at least 0, or with the
-        old debt.
+        It has at least 0 left, or the old debt.
         """
         left, before = rule.left(t), old.left(t)
         spent = left - max(rule.capacity - old.capacity + before, min(0, before))
@@ -392,7 +354,7 @@ class Gate:
             rule.settle(spent - room, t, t)
 
     def requeue(self) -> list[Hashable]:
-        """Queue all waiters again, in order, at their costs under the present rules."""
+        """Queue all waiters again, at their costs under the present rules."""
         asked, never = self.queue.copy(), []
         self.waiting = [0] * len(self.rules)
         # Each stays in the queue all the time, even if an interrupt comes here.
@@ -404,7 +366,7 @@ class Gate:
         return never
 
     def orphan(self) -> None:
-        """Forget waiters and held permits, which belong to another process now. Counts stay."""
+        """Waiters and held permits belong to another process now. Counts stay."""
         self.queue.clear()
         self.waiting = [0] * len(self.rules)
         for _, rule in self.slots:
@@ -412,8 +374,6 @@ class Gate:
 
     def idle_at(self) -> int:
         """From this moment on the gate is as good as new, and may be forgotten (S8, T12)."""
-        return (
-            NEVER
-            if self.queue
-            else max((self.not_before, *(rule.idle_at() for rule in self.rules)))
-        )
+        if self.queue:
+            return NEVER
+        return max((self.not_before, *(rule.idle_at() for rule in self.rules)))

@@ -1,9 +1,8 @@
 """The exact sliding window, on integers. Twin: sliding_window.lua, function for function.
 Python alone has `admit`. Lua alone has `numbers`, `restore`, `each` and `recount`.
 
-This module has the arithmetic of `Window`: a log of (moment, cost) for one period, merged by
-moment; no clock, no I/O, no queue. A grant at `t` counts until `t + per`, so no half-open interval
-of `per` microseconds ever holds more than `amount`.
+A log of (moment, cost) for one period, merged by moment. A grant at `t` counts until `t + per`, so
+no half-open interval of `per` microseconds ever holds more than `amount`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ STRIDE = 100  # tokens whose release an estimate looks up one by one
 
 
 class SlidingWindowRule:
-    """One window: `used` tokens are in the log, whose moments never decrease."""
+    """`used` tokens are in the log, whose moments never decrease."""
 
     __slots__ = ("capacity", "gone", "log", "per", "unit", "used")
 
@@ -38,7 +37,6 @@ class SlidingWindowRule:
         return f"window {self.unit} {self.capacity} {self.per}"
 
     def open(self, t: int) -> None:
-        """Begin at `t`, as a new window: empty."""
         self.used = self.gone = 0
         self.log = OrderedDict()
 
@@ -63,7 +61,7 @@ class SlidingWindowRule:
         return moment + self.per
 
     def ready(self, cost: int, t: int) -> int:
-        """The first moment at or after `t` at which `cost` tokens fit (T4). Changes nothing."""
+        """The first moment at or after `t` at which `cost` tokens fit (T4)."""
         need = self.used + cost - self.capacity
         return t if need <= 0 else max(t, self.freed(need))
 
@@ -73,45 +71,33 @@ class SlidingWindowRule:
         self.used += cost
 
     def admit(self, now: int) -> bool:
-        """Take one if it is there now."""
         if self.ready(1, now) != now:
             return False
         self.take(1, now, now)
         return True
 
     def give(self, cost: int, t: int, now: int) -> None:
-        """Undo a take at `t`: as if it had never been (T5)."""
+        """Undo a take at `t` (T5)."""
         if t in self.log:
             back = min(cost, self.log[t])
             self.log[t] -= back
             self.used -= back
 
     def settle(self, extra: int, t: int, now: int) -> None:
-        """Charge `extra` more for the take at `t`, at the latest moment of the log; less than zero
-        gives back at `t`.
-        """
+        """Charge at the latest moment of the log. Less than zero gives back at `t`."""
         if extra < 0:
             self.give(-extra, t, now)
         elif extra > 0:
             self.take(min(extra, MOST - self.used), max(now, next(reversed(self.log), now)), now)
 
     def drain(self, left: int, since: int, now: int) -> None:
-        """At `since` there were no more than `left`: others have used the rest.
-
-        If entries expired after `since`, the report is too old: it is not known how many tokens
-        came free since. Then nothing changes.
-        """
+        """If entries expired after `since`, nothing changes: some tokens came free since then."""
         self.refresh(now)
         if self.gone <= since:
             self.settle(max(0, self.capacity - self.used - left), now, now)
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        """When `total` tokens will have passed, one after another from `t` on: the estimate for the
-        end of a queue.
-
-        Exact for the next `STRIDE` tokens to be freed; beyond them it goes on at the window's
-        average pace (S9).
-        """
+        """Exact for the next `STRIDE` tokens to be freed, then at the average pace (S9)."""
         # Not at `t`: it may be far in the future, and the limits may change before it.
         self.refresh(now)
         periods, rest = divmod(total - 1, self.capacity)
@@ -128,5 +114,5 @@ class SlidingWindowRule:
         return self.capacity - self.used
 
     def adopt(self, old: SlidingWindowRule, t: int) -> None:
-        """The log stays: earlier grants still count, for the new period (T9)."""
+        """Earlier grants still count, for the new period (T9)."""
         self.log, self.used, self.gone = old.log, old.used, t

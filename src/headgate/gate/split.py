@@ -1,7 +1,7 @@
 """Shares: the part of a name's limits for one of several processes that cannot ask each other.
 
-This module divides each kind of rule. All shares together never allow more than the whole: a
-remainder of the division is left out. The store knows which process enforces a share, and when.
+All shares together never allow more than the whole: a remainder of the division is left out. The
+store knows which process enforces a share, and when.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from headgate.gate.token_bucket import TokenBucketRule
 
 @lru_cache(maxsize=1024)
 def share_of(program: str, processes: int) -> Declaration:
-    """The limits of each of `processes` processes under the limits of `program`.
-
-    Raises ValueError if a limit holds fewer units than there are processes.
-    """
+    """Raises ValueError if a limit holds fewer units than there are processes."""
     rules = [parsed(text) for text in program.split(";")]
     for rule in rules:
         if rule.capacity < processes:

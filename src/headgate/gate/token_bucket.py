@@ -1,9 +1,6 @@
 """The token bucket, on integers. Twin: token_bucket.lua, function for function.
 Python alone has `admit`. Lua alone has `numbers` and `restore`.
 
-This module has the arithmetic of `Rate`, smooth or in steps; no clock, no I/O, nothing about
-queues.
-
 The level is counted in parts of a token. One token is `price` parts, every `tick` microseconds
 bring `gain` parts, and `size` parts fill the bucket. A bucket in steps is the same bucket with a
 long tick. Nothing is ever divided, so nothing drifts (T11).
@@ -20,22 +17,11 @@ MARKS = 16  # levels that are remembered, a sixteenth of the bucket apart (S9)
 
 
 class TokenBucketRule:
-    """One bucket: `level` parts at the moment `at`."""
+    """`level` parts at the moment `at`."""
 
     __slots__ = (
-        "at",
-        "capacity",
-        "gain",
-        "grain",
-        "level",
-        "marks",
-        "price",
-        "size",
-        "start",
-        "taken",
-        "tick",
-        "top",
-        "unit",
+        *("at", "capacity", "gain", "grain", "level", "marks", "price"),
+        *("size", "start", "taken", "tick", "top", "unit"),
     )
 
     holds: ClassVar[bool] = False
@@ -53,9 +39,8 @@ class TokenBucketRule:
         self.level = self.start
         self.at = 0
         self.taken = 0  # the moment of the last take
-        # The highest level before any take since the newest mark.
-        self.top = 0
-        # Older takes with a higher level, each with its moment: see `note`.
+        self.top = 0  # the highest level before any take since the newest mark
+        # Older takes, as (moment, higher level): see `note`.
         self.marks: list[tuple[int, int]] = []
         self.grain = self.size // MARKS + 1
 
@@ -65,20 +50,16 @@ class TokenBucketRule:
         return f"bucket {self.unit} {self.capacity} {refill} {self.start // self.price}"
 
     def open(self, t: int) -> None:
-        """Begin at `t`, as a new bucket.
-
-        Earlier grants do not belong to this bucket: giving them back returns nothing (T9).
-        """
+        """Begin at `t`. Giving back an earlier grant returns nothing (T9)."""
         self.level = self.start
         self.at = self.taken = t
         self.top = self.size
         self.marks = []
 
     def refresh(self, t: int) -> None:
-        """Bring the level up to `t`.
+        """A full bucket starts its next tick at `t`.
 
-        A full bucket starts its next tick at `t`. Otherwise a tick soon after a grant from a full
-        bucket would add tokens too early (T1).
+        Otherwise a tick soon after a grant from a full bucket would add tokens too early (T1).
         """
         ticks = (t - self.at) // self.tick
         if ticks > 0:
@@ -90,10 +71,7 @@ class TokenBucketRule:
                 self.at = t
 
     def ready(self, cost: int, t: int) -> int:
-        """The first moment at or after `t` at which `cost` tokens are there (T4).
-
-        Changes nothing.
-        """
+        """The first moment at or after `t` at which `cost` tokens are there (T4)."""
         need = cost * self.price - self.level
         if need <= 0:
             return t
@@ -127,9 +105,7 @@ class TokenBucketRule:
         self.taken = t
 
     def admit(self, now: int) -> bool:
-        """Take one token if it is there now: `refresh`, `ready` and `take` in one, because this is
-        the hot path.
-        """
+        """`refresh`, `ready` and `take` of one token, because this is the hot path."""
         level, elapsed = self.level, now - self.at
         if self.tick == 1 and elapsed > 0:
             level += elapsed * self.gain
@@ -155,7 +131,6 @@ class TokenBucketRule:
 
     def undo(self, parts: int, t: int) -> None:
         """Put back parts of a take at `t`: as many as would be there if it had never taken them.
-        The rest would have run over.
 
         Negative `parts` are a further charge. It never overflows, so the marks stay upper bounds.
         """
@@ -173,28 +148,19 @@ class TokenBucketRule:
         self.undo(cost * self.price, t)
 
     def settle(self, extra: int, t: int, now: int) -> None:
-        """Charge `extra` more tokens for the take at `t`; less than zero gives back.
-
-        A debt is a level below zero.
-        """
+        """A debt is a level below zero."""
         self.refresh(now)
         lowest = -min(MOST, DEBT // self.tick * min(self.gain, self.size))
         self.undo(max(-extra * self.price, lowest - self.level), t)
 
     def drain(self, left: int, since: int, now: int) -> None:
-        """At `since` there were no more than `left`: by now there are no more than that and the
-        refill since.
-        """
+        """By now there are no more than `left` and the refill since `since`."""
         self.refresh(now)
         ticks = -((since - now) // self.tick)
         self.level = min(self.level, left * self.price + ticks * self.gain)
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        """When `total` tokens will have come, one after another from `t` on: the estimate for the
-        end of a queue.
-
-        Changes nothing: `t` may be far in the future, and the limits may change before it.
-        """
+        """Changes nothing: `t` may be far in the future, and the limits may change before it."""
         ticks = max(0, (t - self.at) // self.tick)
         level, at = self.level + ticks * self.gain, self.at + ticks * self.tick
         if level >= self.size:
@@ -216,16 +182,14 @@ class TokenBucketRule:
         return self.gain / self.price / self.tick
 
     def adopt(self, old: TokenBucketRule, t: int) -> None:
-        """Go on from the level of a bucket with other numbers: as many tokens, and no extra ones
-        (T9).
+        """Go on with as many tokens, and no extra ones (T9).
 
         The time since the last step is rescaled to the new rate, so frequent changes never postpone
-        a step for ever. The rest of the step comes at the new rate.
+        a step for ever.
         """
         old.refresh(t)
         self.level = min(self.size, int(old.level / old.price * self.price // 1))
         self.at = t - min(self.tick - 1, int((t - old.at) * (old.pace() / self.pace()) // 1))
         self.taken = old.taken
-        # The bucket counts as full before the takes that preceded the last one, so giving them back
-        # returns nothing.
+        # Giving back the takes before the last one returns nothing.
         self.top = self.size

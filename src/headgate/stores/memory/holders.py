@@ -1,7 +1,7 @@
 """The held permits of one queue. Their count survives every change of limits.
 
-A holder of a permit of former limits holds it under the limits that follow (S1). Every permit that
-is released was counted before. All of it runs under the queue's lock.
+A holder of a permit of former limits holds it under the limits that follow (S1). All of it runs
+under the queue's lock.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from headgate.gate.gate import Gate
-
 if TYPE_CHECKING:
-    from headgate.gate.gate import Units
+    from headgate.gate.concurrency import ConcurrencyRule
+    from headgate.gate.gate import Gate, Units
 
 T = TypeVar("T")
 
@@ -31,7 +30,7 @@ class Holders:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._units: Counter[frozenset[tuple[str, int]]] = Counter()
-        # How many have one of each unit, while the limits change. None: they are counted.
+        # Those with one of each unit, while the limits change. None: they are counted.
         self._uncounted: int | None = 0
         self.counted = False  # whether a limit counts the permits that have one of each unit
         self.inside: list[None] = []
@@ -41,24 +40,15 @@ class Holders:
     def all_or_nothing(self, change: Callable[[], T]) -> T:
         """`change()`; an exception that comes before its end leaves the counts as they were."""
         holding = self._gate.holding
-        before = (
-            [rule.used for rule in holding]
-            if len(holding) > 1
-            else holding[0].used
-            if holding
-            else 0
-        )
+        before = [rule.used for rule in holding] if holding else []
         try:
             return change()
         except BaseException:
-            for rule, used in zip(
-                holding, before if isinstance(before, list) else [before], strict=False
-            ):
+            for rule, used in zip(holding, before, strict=True):
                 rule.used = used
             raise
 
     def add(self, units: Units) -> None:
-        """Count a permit for `units` that the gate has just granted."""
         if units:
             self._units[frozenset(units.items())] += 1
         elif not self.counted:
@@ -83,7 +73,6 @@ class Holders:
             del self._units[its]
 
     def give_back(self, units: Units) -> None:
-        """Return the units of a released permit to the gate."""
         if units or not self.counted:
             self.remove(units)
         gate, holding = self._gate, self._gate.holding
@@ -106,9 +95,9 @@ class Holders:
 
     def uncount(self) -> int:
         """Stop counting the permits that have one of each unit, and return their number."""
-        counted = zip(self._gate.holding, self._slot_costs({}), self._others(), strict=True)
-        number = max((slots.used - others for slots, cost, others in counted if cost), default=0)
-        self._uncounted = number
+        self._uncounted = max(
+            (slots.used - others for slots, cost, others in self._counted() if cost), default=0
+        )
         while self.inside:
             try:
                 self.inside.pop()
@@ -121,15 +110,11 @@ class Holders:
         return self._uncounted
 
     def count_again(self) -> None:
-        """Count under the present limits what `uncount` has stopped counting, and the permits for
-        particular units.
-        """
+        """Count under the present limits what `uncount` no longer counts."""
         number = self._uncounted
         if number is None:
             return
-        for slots, cost, others in zip(
-            self._gate.holding, self._slot_costs({}), self._others(), strict=True
-        ):
+        for slots, cost, others in self._counted():
             slots.used = number * cost + others
         self.counted = any(rule.holds for rule, _ in self._gate.single)
         # No call comes between these lines, so an interrupt does not count a permit twice.
@@ -152,10 +137,12 @@ class Holders:
         costs = self._gate.costs(units)
         return [costs[index] for index, _ in self._gate.slots]
 
-    def _others(self) -> list[int]:
-        """The units that each concurrency limit counts for permits for particular units."""
+    def _counted(self) -> zip[tuple[ConcurrencyRule, int, int]]:
+        """Each concurrency limit, its cost of a permit that has one of each unit, and its sum of
+        the permits for particular units.
+        """
         sums = [0] * len(self._gate.slots)
         for its, number in self._units.items():
             costs = self._slot_costs(dict(its))
             sums = [total + number * cost for total, cost in zip(sums, costs, strict=True)]
-        return sums
+        return zip(self._gate.holding, self._slot_costs({}), sums, strict=True)

@@ -18,14 +18,11 @@ PLAIN = Request({})
 
 
 class LocalWaiters:
-    """The futures that the tasks await, in order of arrival."""
-
     __slots__ = ("_gate", "_migrating", "epoch", "futures", "loops", "migrated")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        # Of the whole queue. Grows with each fork or restart. A permit of an earlier epoch returns
-        # nothing.
+        # Grows with each fork or restart. A permit of an earlier epoch returns nothing.
         self.epoch = 0
         self.futures: Futures = deque()
         self._migrating: Futures = deque()  # on their way to the gate's queue
@@ -34,15 +31,11 @@ class LocalWaiters:
         self.loops = Loops()  # event loops whose tasks wait in the gate's queue
 
     def migrate(self) -> None:
-        """Move all of them into the gate's queue, behind the waiters there.
-
-        An exception may come between any two steps. The next call goes on where this one ended.
-        """
+        """Move all of them. After an exception between two steps the next call goes on."""
         gate, futures, migrating = self._gate, self.futures, self._migrating
         if not (futures or migrating):
             return
-        # Threads read both queues without the lock. This mark keeps the gate's queue non-empty
-        # meanwhile.
+        # Threads read both queues without the lock. Until the end one of them is not empty.
         gate.queue[self] = gate.plain
         while futures or migrating:
             with suppress(IndexError):

@@ -20,10 +20,7 @@ FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 
 
 class MemoryStore:
-    """The queues of this process by name.
-
-    Idle ones are forgotten. A queue with holders, waiters or counts never is.
-    """
+    """The store never forgets a queue with holders, waiters or counts."""
 
     def __init__(self, clock: clocks.Clock | None = None) -> None:
         self.clock = clock or clocks.made()
@@ -35,7 +32,7 @@ class MemoryStore:
         STORES.add(self)
 
     def queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """Return the queue of `name`, made with `declared` if there is none.
+        """The queue of `name`, made with `declared` if there is none.
 
         Warn if another limiter of the name has other limits. Nothing is declared.
         """
@@ -43,7 +40,7 @@ class MemoryStore:
         return self.open_queue(name, declared)
 
     def open_queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """Do the same as `queue`, without that warning."""
+        """As `queue`, without the warning."""
         try:
             queue = self._lock.run(lambda name: self._queue(name, declared), name)
         except Reentered:
@@ -53,10 +50,7 @@ class MemoryStore:
         return queue
 
     def _queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """Find or make the queue.
-
-        If a signal handler makes one meanwhile, the first one stored wins.
-        """
+        """If a signal handler makes a queue meanwhile, the first one stored wins."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._kept.setdefault(name, MemoryQueue(self, name, declared))
@@ -64,7 +58,7 @@ class MemoryStore:
         return queue
 
     def queues(self) -> list[MemoryQueue]:
-        """Return all queues that are in use, and idle ones that were not forgotten yet."""
+        """All queues in use, and idle ones that were not forgotten yet."""
         return list(self._queues.values())
 
     def keep(self, queue: MemoryQueue) -> None:
@@ -72,7 +66,7 @@ class MemoryStore:
 
     def _forget_idle(self) -> None:
         """Forget idle queues, so seldom that the work for each new queue stays constant."""
-        # A signal handler or another thread that makes a queue meanwhile begins no second search.
+        # Meanwhile another thread or a signal handler begins no second search.
         self._most = 2 * len(self._kept)
         for name, queue in list(self._kept.items()):
             if queue.try_evict():
@@ -89,13 +83,12 @@ class MemoryStore:
         """
         self.clock = clock
         self._written.clear()
-        waiting = []
+        former = []
         for queue in self.queues():
-            waiting += [
-                (queue, waiter) for waiter in queue.begin_again(limits.get(queue, queue.declared))
-            ]
+            waiters = queue.begin_again(limits.get(queue, queue.declared))
+            former += [(queue, waiter) for waiter in waiters]
             self.keep(queue)
-        return waiting
+        return former
 
     def forked(self) -> None:
         self._lock.fork(lambda: None)

@@ -1,5 +1,4 @@
-"""Waiting acquires, and how each sleeps and wakes where it waits: a task in its loop, a thread on a
-lock.
+"""Waiting acquires. Each sleeps and wakes where it waits: a task in its loop, a thread on a lock.
 
 A wake is only a hint to look. The queue decides what the waiter sees then.
 """
@@ -24,16 +23,12 @@ if TYPE_CHECKING:
     from headgate.request import Request
     from headgate.waiting import Waiting
 
-# Futures of local waiters. A result is a `starting` marker (granted), or the `MigratedWaiter` of
-# the task.
+# Of local waiters. A result is a `starting` marker (granted), or the `MigratedWaiter` of the task.
 Futures = deque[Future[Any]]
 
 
 class Event:
-    """An event for one thread.
-
-    A wait consumes it, and an exception in the middle of any call leaves it whole.
-    """
+    """For one thread. A wait consumes it. An exception in the middle of a call leaves it whole."""
 
     __slots__ = ("_lock",)
 
@@ -51,17 +46,14 @@ class Event:
 
 
 class Waiter:
-    """One queued acquire: its grant, if there is one, and the moment at which it looks itself."""
-
     request: Request
     grant: Grant | None = None
     holds = True  # the granted permit is held until it is released
-    # The reason why it waits in vain, such as a cost above the present capacity.
-    refused: Exception | None = None
-    epoch = 0  # of its queue, in which it was queued or granted
+    refused: Exception | None = None  # why it waits in vain
+    epoch = 0  # of its queue
     waiting: Waiting | None = None  # for the `on_wait` of its request, before it sleeps
-    marker: object = None  # its place among the tasks that were granted and have not run yet
-    check_at = NEVER
+    marker: object = None  # of a task that was granted and has not run yet
+    check_at = NEVER  # when it looks by itself
     deadline = NEVER
 
     def wake(self) -> bool:
@@ -69,36 +61,27 @@ class Waiter:
         raise NotImplementedError
 
     def timeout(self, now: int) -> float | None:
-        """Seconds until it looks by itself."""
         moment = min(self.check_at, self.deadline)
         return None if moment >= NEVER else max(0, moment - now) / 1_000_000
 
     def refuse(self, error: Exception) -> None:
-        """End the wait with `error`, unless the grant is there already."""
         self.refused = error
         self.wake()
 
     def call_on_wait(self) -> None:
-        """Report the wait, in the waiter's own task or thread."""
         if self.waiting is not None and self.request.on_wait is not None:
             self.request.on_wait(self.waiting)
 
 
 class TaskWaiter(Waiter):
-    """A waiter in a task of an event loop.
-
-    Its future is done, with the waiter as its result, when there is something to see.
-    """
+    """Its future is done, with the waiter as its result, when there is something to see."""
 
     def __init__(self, request: Request, future: Future[Any]) -> None:
         self.request = request
         self.future = future
 
     async def sleep(self, clock: Clock, timeout: float | None, look: Callable[[], None]) -> None:
-        """Sleep until it is woken, or for `timeout` seconds.
-
-        The first waiter whose time has passed lets `look` wake all that may go, in order (S6).
-        """
+        """The first waiter after `timeout` lets `look` wake all that may go, in order (S6)."""
 
         def look_and_wake() -> None:
             look()
@@ -116,7 +99,7 @@ class TaskWaiter(Waiter):
         self.future = loop.create_future()
 
     def notify(self) -> None:
-        """Wake it. The caller is in its loop."""
+        """The caller is in its loop."""
         resolve(self.future, self)
 
     def wake(self) -> bool:
@@ -147,8 +130,6 @@ class MigratedWaiter(TaskWaiter):
 
 
 class ThreadWaiter(Waiter):
-    """A waiter that blocks its thread."""
-
     def __init__(self, request: Request) -> None:
         self.request = request
         self.event = Event()
@@ -162,7 +143,7 @@ class ThreadWaiter(Waiter):
         return True
 
     def fork(self) -> None:
-        """In the child of a fork: look, and end the acquire, which goes on in the parent."""
+        """In the child of a fork: the acquire goes on in the parent."""
         self.wake()
 
     def end(self) -> None:
@@ -175,7 +156,6 @@ def resolve(future: Future[Any], waiter: TaskWaiter) -> None:
 
 
 def new_future() -> Future[Any]:
-    """A future of the running loop. Raises RuntimeError when asyncio runs none here."""
     if _get_running_loop() is None:
         raise no_loop()
     return Future()
