@@ -89,8 +89,19 @@ class Gate:
     """The state of one name."""
 
     __slots__ = (
-        *("fence", "holding", "not_before", "plain", "queue", "rated", "reserved"),
-        *("rules", "single", "slots", "t", "usual", "waiting"),
+        "fence",
+        "holding",
+        "not_before",
+        "plain",
+        "queue",
+        "rated",
+        "reserved",
+        "rules",
+        "single",
+        "slots",
+        "t",
+        "usual",
+        "waiting",
     )
 
     def __init__(self, rules: Sequence[Rule], t: int) -> None:

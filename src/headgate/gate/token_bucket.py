@@ -20,8 +20,19 @@ class TokenBucketRule:
     """`level` parts at the moment `at`."""
 
     __slots__ = (
-        *("at", "capacity", "gain", "grain", "level", "marks", "price"),
-        *("size", "start", "taken", "tick", "top", "unit"),
+        "at",
+        "capacity",
+        "gain",
+        "grain",
+        "level",
+        "marks",
+        "price",
+        "size",
+        "start",
+        "taken",
+        "tick",
+        "top",
+        "unit",
     )
 
     holds: ClassVar[bool] = False

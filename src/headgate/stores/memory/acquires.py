@@ -181,7 +181,10 @@ class Acquires:
             waiter.call_on_wait()
             self._check_fork(waiter)
             while True:
-                waiter.sleep(self._clock, self._longest_sleep(waiter))
+                timeout = waiter.timeout(self._clock.now())
+                if timeout is None and _get_running_loop() is not None:
+                    timeout = CHECK  # a thread that blocks its loop checks whether its wait can end
+                waiter.sleep(self._clock, timeout)
                 if self._check(waiter):
                     break
                 check_blocking(self._lock, self._learning, needs_release)
@@ -190,11 +193,6 @@ class Acquires:
                 closing.end(entry)
             finally:
                 WAITING.discard(waiter)
-
-    def _longest_sleep(self, waiter: ThreadWaiter) -> float | None:
-        # A thread that blocks its loop also checks whether its wait can end.
-        timeout = waiter.timeout(self._clock.now())
-        return CHECK if timeout is None and _get_running_loop() is not None else timeout
 
     def _needs_release(self, waiter: ThreadWaiter) -> Callable[[], bool]:
         """Whether only a release can end the wait."""

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from headgate.gate.gate import Gate, Units
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class Holders:
     """The permits that are held, and the pool of those that were released and still count as held.
 
-    Permits for particular units are counted here by their units, besides what the gate counts of
-    them. All others have one of each unit. The gate counts those if it can. If no limit counts
-    them, `inside` does, and a leaving caller pops it without the lock.
+    Permits for particular units are counted here by their units, besides the gate. All others have
+    one of each unit. If no limit counts those, `inside` does, and a leaving caller pops it without
+    the lock.
     """
 
     __slots__ = ("_gate", "_uncounted", "_units", "counted", "inside", "pool")
@@ -37,12 +38,15 @@ class Holders:
         self.pool: list[None] = []  # a caller takes one and asks no gate: see fast_path.py
         self.count_again()
 
-    def all_or_nothing(self, change: Callable[[], T]) -> T:
-        """`change()`; an exception that comes before its end leaves the counts as they were."""
+    def all_or_nothing(self, change: Callable[[A], T], argument: A) -> T:
+        """`change(argument)`. An exception before its end leaves the counts as they were.
+
+        `change` is a function of Python: Python runs no signal handler when it returns.
+        """
         holding = self._gate.holding
         before = [rule.used for rule in holding] if holding else []
         try:
-            return change()
+            return change(argument)
         except BaseException:
             for rule, used in zip(holding, before, strict=True):
                 rule.used = used
@@ -79,7 +83,7 @@ class Holders:
         if not units and len(holding) == 1:  # the last step, and the only one that counts
             holding[0].give(gate.usual[gate.slots[0][0]], 0, 0)
         else:
-            self.all_or_nothing(lambda: gate.release(units))
+            self.all_or_nothing(gate.release, units)
 
     def empty_pool(self) -> None:
         """Return the permits of the pool to the gate, before it decides anything."""
@@ -123,10 +127,7 @@ class Holders:
             self.inside += [None] * number
 
     def forget(self) -> None:
-        """In the child of a fork: the parent holds its permits.
-
-        The pool is a new list, because code without the lock may go on with the old one.
-        """
+        """In the child of a fork. Code without the lock may go on with the old pool."""
         self.pool.clear()
         self.pool = []
         self._units.clear()

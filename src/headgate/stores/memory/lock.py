@@ -1,11 +1,10 @@
 """The lock of a memory queue. Interrupting code can neither break the state nor wait for it.
 
-Signal handlers, finalizers and asynchronous exceptions run between two steps of locked code, in the
-thread that has the lock.
+Signal handlers, finalizers and asynchronous exceptions run in the thread that has the lock, between
+two steps of locked code.
 
-- They may call the same queue. The lock is reentrant, and its state says that the queue is busy. A
-  call that need not answer is deferred until the lock is released. A call that has to answer raises
-  `Reentered`.
+- They may call the same queue, so the lock is reentrant. A call that need not answer is deferred
+  until the lock is released. A call that has to answer raises `Reentered`.
 - They may raise. Python runs them only when a function begins, after a call of a C function, and
   when a loop turns. It also runs them in products and quotients of large integers. Locked code is
   written in steps that take effect whole or not at all. `repair` restores the order between them.
@@ -27,9 +26,9 @@ T = TypeVar("T")
 A = TypeVar("A")
 # Torn: an exception left the locked code in the middle, and `repair` has not run yet.
 FREE, BUSY, TORN = 0, 1, 2
-# How many interrupts one caller survives while it runs deferred calls. The next caller goes on.
+# Interrupts that one caller survives while it runs deferred calls. The next caller goes on.
 ATTEMPTS = 100
-CHECK_AGAIN = 0.1  # seconds from one look at the lock to the next of a thread that waits for it
+CHECK_AGAIN = 0.1  # seconds between a waiting thread's looks at the lock
 
 
 class RawLock(Protocol):
@@ -40,10 +39,6 @@ class RawLock(Protocol):
 
 
 class Reentered(RuntimeError):
-    """The caller has interrupted this thread inside the same queue, so an acquire would wait for
-    itself.
-    """
-
     def __init__(self, limiter: str) -> None:
         super().__init__(
             f"A signal handler or a finalizer has interrupted this thread inside {limiter}, and "
@@ -108,8 +103,8 @@ class Lock:
     def fork(self, disown: Callable[[], None]) -> None:
         """In the child of a fork: run `disown`.
 
-        A step in progress in this thread finishes first, still on the parent's state. A step of
-        another thread never ends. So `disown` comes before all that was deferred.
+        A step in progress in this thread finishes first. One of another thread never ends, so
+        `disown` comes before all that was deferred.
         """
         if self.state and not self.is_held_here():
             self.state = FREE
@@ -122,8 +117,8 @@ class Lock:
     def run_or_defer(self, act: Callable[[], None]) -> None:
         """Have `act` run under the lock, now or by the thread that has it. Never blocks.
 
-        `act` is a function of Python that takes effect with its last step. It runs again if an
-        exception comes before that.
+        `act` is a function of Python that takes effect with its last step. Until then it runs again
+        after an exception.
         """
         self.deferred.append((self, act))
         try:
@@ -135,23 +130,19 @@ class Lock:
             self.run_all_deferred()
 
     def run_all_deferred(self, attempts: int = ATTEMPTS) -> None:
-        """Run the deferred calls of all queues.
+        """Run the deferred calls of all queues. An exception that comes meanwhile is raised then.
 
-        An exception that comes meanwhile is raised after them, and has an earlier one as its
-        context. One that comes before the first line of this method leaves them to the next caller.
+        One that comes before the first line of this method leaves them to the next caller.
         """
         lock: Lock | None = self
         try:
             while lock is not None and lock.run_own_deferred():
-                lock = self._next()
+                # A queue that has deferred calls and is not busy.
+                lock = next((lock for lock, _ in tuple(self.deferred) if lock.state != BUSY), None)
         except BaseException:
             if attempts:
                 self.run_all_deferred(attempts - 1)
             raise
-
-    def _next(self) -> Lock | None:
-        """The lock of a queue that has deferred calls and is not busy."""
-        return next((lock for lock, _ in tuple(self.deferred) if lock.state != BUSY), None)
 
     def run_own_deferred(self) -> bool:
         """Run this queue's deferred calls. Each leaves the list in the step after its effect.
@@ -204,7 +195,7 @@ class Lock:
 def has_lock() -> bool:
     """Whether this thread has the shared lock.
 
-    Outside this module the caller is then a handler or a finalizer that interrupted locked code.
+    Outside this module the caller has then interrupted locked code.
     """
     # threading.Condition asks in the same way.
     return bool(GUARD._is_owned())  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ wait_queue.py under the lock, and decide nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headgate.gate.compile import Declaration
 from headgate.permit import Permit
@@ -52,11 +52,12 @@ class MemoryQueue(Acquires):
     def begin_again(self, declared: Declaration) -> list[Waiter]:
         """Start afresh with the store's present clock. Return the former waiters."""
         former = self._state.waiting
-        waiting = former.waiters()
+        former.local.migrate()
+        waiters = cast("list[Waiter]", list(former.gate.queue))
         self._set_up(declared)
         self._state.waiting.local.epoch = former.local.epoch + 1
         self._state.waiting.first_epoch = former.first_epoch
-        return waiting
+        return waiters
 
     def _repair(self) -> None:
         self._state.repair()

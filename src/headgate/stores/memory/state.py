@@ -36,8 +36,6 @@ class Home(Protocol):
 
 
 class QueueState:
-    """The limits of one queue, in front of its waiters and holders."""
-
     __slots__ = (
         "_clock",
         "_declarations",
@@ -111,8 +109,6 @@ class QueueState:
             self._gate.clamp(self._clock.now())
             self._rebuild()
 
-    # Acquires -------------------------------------------------------------------------------------
-
     def take_one(self, request: Request) -> Permit | None:
         """A permit for one of each unit, if no caller waits and the limits allow it now."""
         if self.fast_path_closed:
@@ -124,7 +120,7 @@ class QueueState:
             holders.empty_pool()
         if len(gate.holding) > 1:
             now = self._clock.now()
-            return holders.all_or_nothing(lambda: self._permit(request, gate.at_once(now)))
+            return holders.all_or_nothing(lambda one: self._permit(one, gate.at_once(now)), request)
         slots = gate.holding[0] if gate.holding else UNHELD
         used = slots.used
         try:
@@ -141,7 +137,7 @@ class QueueState:
         if self._gate.never(self._gate.costs(request.units)):
             return never(self.waiting.name, self.waiting.declared, request)
         self.waiting.advance()
-        return self.waiting.holders.all_or_nothing(lambda: self._take_or_refuse(request))
+        return self.waiting.holders.all_or_nothing(self._take_or_refuse, request)
 
     def _take_or_refuse(self, request: Request) -> Permit | Refusal:
         gate = self._gate
@@ -245,8 +241,6 @@ class QueueState:
         self.prepare(declares=False)
         self._drained = self._drained or self.undeclared
         self._gate.drain(self._clock.now(), unit, limit, left, since)
-
-    # Looking --------------------------------------------------------------------------------------
 
     def status(self, own: Declaration | None) -> Status:
         """`own`: the limits whose status this is if no acquire has declared any."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.gate.concurrency import NEVER
@@ -86,7 +85,7 @@ class WaitQueue:
         if gate.never(gate.costs(request.units)):  # the limits may have changed meanwhile (T7)
             return never(self.name, self.declared, request)
         self.holders.empty_pool()
-        decision = self.holders.all_or_nothing(lambda: self._decide(waiter))
+        decision = self.holders.all_or_nothing(self._decide, waiter)
         if isinstance(decision, Refuse):
             delay = decision.t - gate.t
             return (
@@ -104,11 +103,14 @@ class WaitQueue:
             now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters
         )
         if isinstance(decision, Grant):
-            waiter.holds = self.declared.holds
-            if waiter.holds:
-                self.holders.add(request.units)
-            waiter.grant = decision
+            self._note_grant(waiter, decision)
         return decision
+
+    def _note_grant(self, waiter: Waiter, grant: Grant) -> None:
+        waiter.holds = self.declared.holds
+        if waiter.holds:
+            self.holders.add(waiter.request.units)
+        waiter.grant = grant
 
     def _note_wait(self, waiter: Waiter, wait: Wait) -> None:
         request, gate = waiter.request, self.gate
@@ -147,10 +149,6 @@ class WaitQueue:
             waiter.check_at = max(moment, gate.t + RECHECK) if moment < NEVER else NEVER
         return False
 
-    def waiters(self) -> list[Waiter]:
-        self.local.migrate()
-        return [cast(Waiter, caller) for caller in self.gate.queue]
-
     # Granting -------------------------------------------------------------------------------------
 
     def advance(self) -> None:
@@ -163,8 +161,7 @@ class WaitQueue:
         queue = self.gate.queue
         while queue:
             waiter = cast(Waiter, next(iter(queue)))
-            grant = partial(self._grant, waiter)
-            if waiter.grant is None and not self.holders.all_or_nothing(grant):
+            if waiter.grant is None and not self.holders.all_or_nothing(self._grant, waiter):
                 break
             self.wake_granted(waiter)
         self._schedule_head()
@@ -176,15 +173,11 @@ class WaitQueue:
 
     def _grant(self, waiter: Waiter) -> bool:
         gate = self.gate
-        now, (units, costs) = gate.clamp(self._clock.now()), gate.queue[waiter]
+        now, (_, costs) = gate.clamp(self._clock.now()), gate.queue[waiter]
         t = gate.ready(costs)
         if t > now:
             return False
-        grant = gate.take(costs, t)
-        waiter.holds = self.declared.holds
-        if waiter.holds:
-            self.holders.add(units)
-        waiter.grant = grant
+        self._note_grant(waiter, gate.take(costs, t))
         return True
 
     def wake_granted(self, waiter: Waiter) -> None:
@@ -197,7 +190,7 @@ class WaitQueue:
             self.starting.append(waiter.marker)
         if not waiter.wake():  # its loop is gone, and its grant is for those behind it
             self.forget_marker(waiter.marker)
-            self.holders.all_or_nothing(lambda: self._take_back(waiter))
+            self.holders.all_or_nothing(self._take_back, waiter)
         self.gate.leave(waiter)
 
     def forget_marker(self, marker: object) -> None:
@@ -219,7 +212,7 @@ class WaitQueue:
 
     def count_late(self, waiter: Waiter) -> None:
         """Count a granted block as held, although its limits held nothing."""
-        self.holders.all_or_nothing(lambda: self.holders.add_late({}))
+        self.holders.all_or_nothing(self.holders.add_late, {})
         waiter.holds = True
 
     # Releasing ------------------------------------------------------------------------------------
@@ -265,7 +258,7 @@ class WaitQueue:
         self.advance_later()
         self.gate.leave(waiter)
         self.forget_marker(waiter.marker)
-        self.holders.all_or_nothing(lambda: self._take_back(waiter))
+        self.holders.all_or_nothing(self._take_back, waiter)
 
     def undo_future(self, future: Future[Any]) -> None:
         """The same for a local waiter, which may have migrated."""
