@@ -81,7 +81,6 @@ TWINS = sorted(path.stem for path in GATE.glob("*.lua"))
 ONLY_PYTHON = {
     "__init__": "`new` in Lua, where a state is a plain table",
     "text": "a declaration is written in Python and only read in Lua",
-    "costs_of": "RequestId.costs_of",
     "costs": "RequestId.costs_of",
     "read_rules": "a call of the script reads its rules once anyway",
     "admit": "the hot path of one process",

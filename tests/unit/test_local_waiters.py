@@ -706,8 +706,8 @@ async def test_a_task_that_passes_behind_others_gets_its_marker_under_the_lock(
 ) -> None:
     """L2: without the lock, another thread could give it a second marker, which stays behind."""
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
-    queue, locked = queue_of(limiter), []
-    queue.starting.append("another task")
+    waiting, locked = waiters_of(limiter), []
+    waiting.starting.append("another task")
     wake_granted = WaitQueue.wake_granted
 
     def note_lock(queue: WaitQueue, waiter: Waiter) -> None:
@@ -717,11 +717,11 @@ async def test_a_task_that_passes_behind_others_gets_its_marker_under_the_lock(
     monkeypatch.setattr(WaitQueue, "wake_granted", note_lock)
     passing = asyncio.create_task(limiter.acquire())
     await asyncio.sleep(0)
-    waiters_of(limiter).forget_marker("another task")
+    waiting.forget_marker("another task")
     await (await passing).arelease()
 
     assert locked == [True]
-    assert not queue.starting
+    assert not waiting.starting
 
 
 async def test_a_task_waits_for_no_other_task_that_has_begun_meanwhile() -> None:
@@ -736,7 +736,7 @@ async def test_a_task_that_wakes_by_itself_while_a_thread_grants_leaves_no_marke
     not stay behind. Each later acquire would wait for it.
     """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
-    callers, queue = Callers(limiter), queue_of(limiter)
+    callers, waiting = Callers(limiter), waiters_of(limiter)
     permit = await limiter.acquire()
     callers.arrive("waiter")
     await settled()
@@ -754,13 +754,13 @@ async def test_a_task_that_wakes_by_itself_while_a_thread_grants_leaves_no_marke
     releaser.start()
     await asyncio.to_thread(granted.wait)
 
-    next(iter(waiters_of(limiter).gate.queue)).wake()
+    next(iter(waiting.gate.queue)).wake()
     await settled()
     seen.set()
     await asyncio.to_thread(releaser.join)
 
     assert callers.order == ["waiter"]
-    assert not queue.starting
+    assert not waiting.starting
     await callers.release_all()
 
 

@@ -51,11 +51,9 @@ def bucket_of(limit: Rate) -> TokenBucketRule:
     start = capacity if limit.initial is None else limit.initial
     per = lengthened(limit)
     amount = rational(limit.amount)
-    if limit.steps:
-        return TokenBucketRule(
-            limit.unit, capacity, amount.denominator, amount.numerator, per, start
-        )
-    price, gain, tick = smooth(amount.numerator, per * amount.denominator, capacity)
+    price, gain, tick = amount.denominator, amount.numerator, per
+    if not limit.steps:
+        price, gain, tick = smooth(gain, per * price, capacity)
     return TokenBucketRule(limit.unit, capacity, price, gain, tick, start)
 
 

@@ -1,8 +1,8 @@
 """The gate decides which request may pass, and when. Twin: gate.lua.
 
-The functions of both have the same names, except for the following. Lua alone has `pass`, for many
-equal requests. Python alone has `admit` and `at_once` for its fast path. It also has `entry_at`,
-`over`, `orphan`, `idle_at` and some readers of the state.
+The functions of both have the same names. Lua alone has `pass`, for many equal requests. Python
+alone has `admit` and `at_once` for its fast path, `entry_at`, `over`, `orphan`, `idle_at` and some
+readers of the state.
 
 Several limits decide together, all or nothing, in the order of arrival. Time is an argument, in
 integer microseconds. The memory store, the Redis script and the tests' oracle use this logic.
@@ -17,9 +17,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 
-Units = Mapping[str, int]  # the units of an acquire by name: {"tokens": 900}
-# The same, one number for each rule in the rules' order. 0 leaves a rule untouched.
-Costs = tuple[int, ...]
+Units = Mapping[str, int]  # of an acquire by name: {"tokens": 900}
+Costs = tuple[int, ...]  # the same for each rule; 0 leaves a rule untouched
 ROUNDS = 100  # times that rules may put each other off; only quotas ever do (S9)
 ONE_EACH = {"requests": 1, "permits": 1}  # the units of an acquire that names none
 
@@ -73,16 +72,10 @@ class Wait(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """No, and nothing is charged (T8): the same acquire could pass at `t`; `full` says that the
-    queue was too long.
-    """
+    """No, and nothing is charged (T8): the same acquire could pass at `t`."""
 
     t: int
-    full: bool
-
-
-def costs_of(rules: Sequence[Rule], units: Units) -> Costs:
-    return tuple(units.get(rule.unit, ONE_EACH.get(rule.unit, 0)) for rule in rules)
+    full: bool  # the queue was too long
 
 
 class Gate:
@@ -120,7 +113,7 @@ class Gate:
 
     def read_rules(self) -> None:
         """Note the cost of an acquire that names no unit, and which rules it touches."""
-        self.usual = costs_of(self.rules, {})
+        self.usual: Costs = tuple(ONE_EACH.get(rule.unit, 0) for rule in self.rules)
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
         # Permits are taken last, so an interrupt leaks none of them.
@@ -132,7 +125,9 @@ class Gate:
         self.slots, self.holding = slots, holding
 
     def costs(self, units: Units) -> Costs:
-        return costs_of(self.rules, units) if units else self.usual
+        if not units:
+            return self.usual
+        return tuple(units.get(rule.unit, ONE_EACH.get(rule.unit, 0)) for rule in self.rules)
 
     def clamp(self, now: int) -> int:
         self.t = max(now, self.t)
@@ -200,8 +195,8 @@ class Gate:
     ) -> Grant | Wait | Refuse:
         """Pass, wait or be refused: all rules decide together, behind all earlier callers (S6).
 
-        A moment within `reserve_ahead` is reserved now. `max_sleep` (microseconds; 0 refuses every
-        wait) is compared with the estimate for the whole queue.
+        A moment within `reserve_ahead` is reserved now. `max_sleep` (0 refuses every wait) is
+        compared with the estimate for the whole queue.
         """
         now = self.clamp(now)
         costs = self.costs(units)
@@ -300,10 +295,10 @@ class Gate:
                 rule.drain(left, min(since or self.t, self.t), self.t)
 
     def pause(self, now: int, time: int) -> None:
-        """Let no caller pass for `time` microseconds from now on. One pause never ends another.
+        """Let no caller pass for `time` microseconds. One pause never ends another.
 
-        The pause ends after every reserved moment. So a session can recognise these grants, and let
-        their callers wait again.
+        It ends after every reserved moment. So a session can recognise these grants, and let their
+        callers wait again.
         """
         self.not_before = max(self.not_before, self.clamp(now) + time, self.reserved + 1)
 

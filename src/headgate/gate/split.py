@@ -6,9 +6,7 @@ store knows which process enforces a share, and when.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from headgate.gate.compile import Declaration, parsed
 from headgate.gate.concurrency import ConcurrencyRule
@@ -28,32 +26,20 @@ def share_of(program: str, processes: int) -> Declaration:
                 f"a limit that holds no more than {rule.capacity} {rule.unit} has less than one "
                 "for each process"
             )
-    return Declaration([SHARES[type(rule)](rule, processes) for rule in rules])
+    return Declaration([divide(rule, processes) for rule in rules])
 
 
-def of_slots(rule: ConcurrencyRule, processes: int) -> ConcurrencyRule:
-    return ConcurrencyRule(rule.unit, rule.capacity // processes, rule.lease)
-
-
-def of_bucket(rule: TokenBucketRule, processes: int) -> TokenBucketRule:
-    """A token costs as many times the parts, so that the rate is divided exactly, in steps too."""
-    start = rule.start // rule.price // processes
-    return TokenBucketRule(
-        rule.unit, rule.capacity // processes, rule.price * processes, rule.gain, rule.tick, start
-    )
-
-
-def of_window(rule: SlidingWindowRule, processes: int) -> SlidingWindowRule:
-    return SlidingWindowRule(rule.unit, rule.capacity // processes, rule.per)
-
-
-def of_quota(rule: FixedWindowRule, processes: int) -> FixedWindowRule:
-    return FixedWindowRule(rule.unit, rule.capacity // processes, rule.per, rule.anchor, rule.slack)
-
-
-SHARES: dict[type[Any], Callable[[Any, int], Rule]] = {
-    ConcurrencyRule: of_slots,
-    TokenBucketRule: of_bucket,
-    SlidingWindowRule: of_window,
-    FixedWindowRule: of_quota,
-}
+def divide(rule: Rule, processes: int) -> Rule:
+    capacity = rule.capacity // processes
+    match rule:
+        case ConcurrencyRule():
+            return ConcurrencyRule(rule.unit, capacity, rule.lease)
+        case SlidingWindowRule():
+            return SlidingWindowRule(rule.unit, capacity, rule.per)
+        case FixedWindowRule():
+            return FixedWindowRule(rule.unit, capacity, rule.per, rule.anchor, rule.slack)
+        case TokenBucketRule():
+            # A token has as many times the parts, so the rate is divided exactly, in steps too.
+            price, start = rule.price * processes, rule.start // rule.price // processes
+            return TokenBucketRule(rule.unit, capacity, price, rule.gain, rule.tick, start)
+    raise TypeError(f"no share of {rule!r}")

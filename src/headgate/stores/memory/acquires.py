@@ -8,7 +8,6 @@ thread that blocks its own event loop also wakes at intervals.
 from __future__ import annotations
 
 from asyncio import _get_running_loop
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -40,8 +39,6 @@ T = TypeVar("T")
 
 
 class Acquires:
-    """The ways into a queue, and the waits in them."""
-
     __slots__ = ("__weakref__", "_clock", "_learning", "_lock", "_state", "leave", "name")
 
     name: str
@@ -50,13 +47,6 @@ class Acquires:
     _learning: Learning
     _lock: Lock
     _state: QueueState
-
-    @property
-    def starting(self) -> deque[object]:
-        """A marker of each task that was granted its permit and has not run yet."""
-        return self._state.waiting.starting
-
-    # At once --------------------------------------------------------------------------------------
 
     def take(self, request: Request) -> Permit | Refusal:
         try:
@@ -71,8 +61,9 @@ class Acquires:
         if _get_running_loop() is None:
             raise no_loop()
         answer = self.take(request)
-        if answer and self.starting:
-            await begin_in_order(self.starting)
+        starting = self._state.waiting.starting
+        if answer and starting:
+            await begin_in_order(starting)
         return answer
 
     # Blocks ---------------------------------------------------------------------------------------
@@ -148,7 +139,7 @@ class Acquires:
         try:
             if not self._join(waiter):
                 await self._sleep(waiter)
-            elif self.starting:
+            elif self._state.waiting.starting:
                 self._lock.run(self._state.waiting.wake_granted, waiter)
             await self._begin(waiter)
             return finish(waiter)
@@ -237,12 +228,13 @@ class Acquires:
 
     async def _begin(self, waiter: Waiter) -> None:
         """Let the tasks that were granted before this one run first."""
-        if waiter in self._state.waiting.gate.queue:
+        waiting = self._state.waiting
+        if waiter in waiting.gate.queue:
             # Another thread may be granting this waiter. It makes the marker under the lock.
             with suppress(Reentered):
-                self._lock.run(self._state.waiting.next_at, None)
+                self._lock.run(waiting.next_at, None)
         if waiter.marker is not None:
-            await begin_in_order(self.starting, waiter.marker)
+            await begin_in_order(self._state.waiting.starting, waiter.marker)
             self._state.waiting.forget_marker(waiter.marker)
 
     # Steps that need not answer -------------------------------------------------------------------
@@ -263,6 +255,5 @@ class Acquires:
             self._lock.run_or_defer(lambda: waiting.undo(waiter))
 
     def give_up_future(self, future: Future[Any]) -> None:
-        """End the wait of a local waiter."""
         waiting = self._state.waiting
         self._lock.run_or_defer(lambda: waiting.undo_future(future))

@@ -60,9 +60,9 @@ class Holders:
 
     def add_late(self, units: Units) -> None:
         """Count a permit that was granted while no limit held anything."""
-        gate = self._gate
-        for (_, rule), cost in zip(gate.slots, self._slot_costs(units), strict=True):
-            rule.take(cost, gate.t, gate.t)
+        t = self._gate.t
+        for rule, cost in zip(self._gate.holding, self._slot_costs(units), strict=True):
+            rule.take(cost, t, t)
         self.add(units)
 
     def remove(self, units: Units) -> None:
@@ -139,9 +139,7 @@ class Holders:
         return [costs[index] for index, _ in self._gate.slots]
 
     def _counted(self) -> zip[tuple[ConcurrencyRule, int, int]]:
-        """Each concurrency limit, its cost of a permit that has one of each unit, and its sum of
-        the permits for particular units.
-        """
+        """Each concurrency limit, its cost of a usual permit, and its sum of the others."""
         sums = [0] * len(self._gate.slots)
         for its, number in self._units.items():
             costs = self._slot_costs(dict(its))

@@ -1,6 +1,6 @@
-"""The tasks of this process that wait for one permit each, outside the gate's queue.
+"""The tasks that wait for one permit each, outside the gate's queue.
 
-A caller that leaves hands its permit to the first of them without the lock: see fast_path.py. They
+A leaving caller hands its permit to the first of them without the lock: see fast_path.py. They
 migrate into the gate's queue, behind the waiters there, before the gate decides anything.
 """
 
@@ -35,7 +35,7 @@ class LocalWaiters:
         gate, futures, migrating = self._gate, self.futures, self._migrating
         if not (futures or migrating):
             return
-        # Threads read both queues without the lock. Until the end one of them is not empty.
+        # Threads read both queues without the lock. The mark keeps the gate's queue non-empty.
         gate.queue[self] = gate.plain
         while futures or migrating:
             with suppress(IndexError):
@@ -61,10 +61,7 @@ class LocalWaiters:
         self._gate.queue.pop(self, None)
 
     def forget(self) -> None:
-        """In the child of a fork: these tasks wait in the parent.
-
-        The deque is a new one, because code without the lock may go on with the old one.
-        """
+        """In the child of a fork. Code without the lock may go on with the old deque."""
         for those in (self.futures, self.migrated, self._migrating):
             those.clear()
         self.futures, self.loops = deque(), Loops()

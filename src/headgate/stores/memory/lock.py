@@ -130,7 +130,7 @@ class Lock:
             self.run_all_deferred()
 
     def run_all_deferred(self, attempts: int = ATTEMPTS) -> None:
-        """Run the deferred calls of all queues. An exception that comes meanwhile is raised then.
+        """Run the deferred calls of all queues, and raise an exception that comes meanwhile.
 
         One that comes before the first line of this method leaves them to the next caller.
         """

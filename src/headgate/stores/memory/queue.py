@@ -120,8 +120,6 @@ class MemoryQueue(Acquires):
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         self._lock.run_or_defer(lambda: self._state.drain(unit, left, limit, since))
 
-    # All callers ----------------------------------------------------------------------------------
-
     def pause(self, time: int) -> None:
         self._lock.run_or_defer(lambda: self._state.pause(time))
 
@@ -145,8 +143,6 @@ class MemoryQueue(Acquires):
 
     async def aflush(self) -> None:
         """Do nothing."""
-
-    # Looking --------------------------------------------------------------------------------------
 
     def status(self, own: Declaration | None = None) -> Status:
         try:
@@ -182,8 +178,6 @@ class MemoryQueue(Acquires):
             self._state.waiting.settle(permit, extras)
 
         self._lock.run_or_defer(charge)
-
-    # What the store asks for ----------------------------------------------------------------------
 
     def try_evict(self) -> bool:
         try:

@@ -68,8 +68,7 @@ class QueueState:
         self._gate = self.waiting.gate
         self._declarations = Declarations()
         self.undeclared = True  # no acquire has declared the limits
-        # A service reported its remaining budget before any acquire declared limits.
-        self._drained = False
+        self._drained = False  # a service reported its remaining budget while undeclared
         self._evicted = False  # the store has let go of this queue, because it was idle
         self._parent_holds = False  # a block that began before a fork may end in this child
         self.fast_path_closed = True  # `closed()` when the fast path was built
@@ -110,7 +109,7 @@ class QueueState:
             self._rebuild()
 
     def take_one(self, request: Request) -> Permit | None:
-        """A permit for one of each unit, if no caller waits and the limits allow it now."""
+        """A permit for one of each unit, if no caller waits and the limits allow it."""
         if self.fast_path_closed:
             self.prepare()
         waiting, gate, holders = self.waiting, self._gate, self.waiting.holders
@@ -198,10 +197,7 @@ class QueueState:
             self._follow(declared, declares=False)
 
     def _follow(self, declared: Declaration, declares: bool = True) -> None:
-        """Queue the waiters again under the new limits, and count the holders.
-
-        After an interrupt it runs again, because it notes the limits last.
-        """
+        """After an interrupt it runs again, because it notes the limits last."""
         waiting, gate = self.waiting, self._gate
         waiting.local.migrate()
         waiting.holders.empty_pool()
@@ -258,10 +254,7 @@ class QueueState:
         self.waiting.advance()
 
     def try_evict(self, _: None) -> bool:
-        """Close the fast path, if no caller waits, nothing is held or counted, and no update holds.
-
-        Then forgetting the queue changes nothing. Returns whether it did.
-        """
+        """Close the fast path, if forgetting the queue changes nothing. Returns whether it did."""
         self.waiting.advance()
         self._evicted = self._gate.idle_at() <= self._clock.now() and not (
             self._declarations.updated(self.waiting.declared.program)

@@ -1,6 +1,6 @@
 """The store of one process: its queues by name.
 
-The store forgets idle names. A limiter that still exists brings its queue back at its next use.
+It forgets idle names. A limiter that still exists brings its queue back at its next use.
 """
 
 from __future__ import annotations
@@ -76,10 +76,9 @@ class MemoryStore:
     def begin_again(
         self, clock: clocks.Clock, limits: Mapping[MemoryQueue, Declaration]
     ) -> list[tuple[MemoryQueue, Waiter]]:
-        """For headgate.testing: start all queues afresh on `clock`.
+        """For headgate.testing: start all queues afresh on `clock`, some with these `limits`.
 
-        The queues in `limits` get these limits. Returns the former waiters, which no queue knows
-        now.
+        Returns the former waiters, which no queue knows now.
         """
         self.clock = clock
         self._written.clear()

@@ -181,10 +181,7 @@ class WaitQueue:
         return True
 
     def wake_granted(self, waiter: Waiter) -> None:
-        """Wake a waiter that has its grant, and then take it out of the queue.
-
-        After an interrupt, the waiter has been woken.
-        """
+        """Wake a waiter that has its grant, and only then take it out of the queue."""
         if isinstance(waiter, TaskWaiter) and waiter.marker is None:
             waiter.marker = object()
             self.starting.append(waiter.marker)
@@ -233,10 +230,7 @@ class WaitQueue:
         self.holders.give_back({})
 
     def hand_to_head(self) -> None:
-        """Hand the permit of a block to the head of the queue, if it asks for just that.
-
-        The permit counts as held all the time.
-        """
+        """Hand a block's permit, which stays counted, to the head if it asks for just that."""
         gate = self.gate
         self.local.migrate()
         self.advance_later()
@@ -309,7 +303,7 @@ class WaitQueue:
         self.holders.count_again()
 
     def forget(self) -> None:
-        """In the child of a fork: waiters and held permits belong to the parent. Counts stay."""
+        """In the child of a fork: waiters and held permits belong to the parent."""
         self.local.epoch += 1
         self.first_epoch = self.local.epoch
         # Code without the lock may go on with the old deque.

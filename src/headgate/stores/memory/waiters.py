@@ -41,7 +41,6 @@ class Event:
             self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """False when it was not set within `timeout` seconds."""
         return self._lock.acquire(timeout=-1 if timeout is None else timeout)
 
 
@@ -85,7 +84,7 @@ class TaskWaiter(Waiter):
 
         def look_and_wake() -> None:
             look()
-            self.notify()
+            resolve(self.future, self)
 
         if self.future.done():
             await sleep(0)  # behind all that were woken before
@@ -98,17 +97,14 @@ class TaskWaiter(Waiter):
                 timer.cancel()
         self.future = loop.create_future()
 
-    def notify(self) -> None:
-        """The caller is in its loop."""
-        resolve(self.future, self)
-
     def wake(self) -> bool:
         try:
             # Only the thread of its loop may touch the future.
-            if self.future.get_loop() is _get_running_loop():
-                self.notify()
+            loop = self.future.get_loop()
+            if loop is _get_running_loop():
+                resolve(self.future, self)
             else:
-                self.future.get_loop().call_soon_threadsafe(resolve, self.future, self)
+                loop.call_soon_threadsafe(resolve, self.future, self)
         except RuntimeError:  # the loop is closed, and its waiters with it
             return False
         return True
