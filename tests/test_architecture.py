@@ -39,7 +39,12 @@ CLIENTS = {
     "http/rate_limit_headers.py": {"http_sf"},
 }
 # Modules of clients share these, which need the parser of header fields.
-SHARED = {"http/feedback.py", "http/httpx_transports.py", "http/token_metering.py"}
+SHARED = {
+    "http/feedback.py",
+    "http/httpx_transports.py",
+    "http/limiter_chain.py",
+    "http/token_metering.py",
+}
 SDKS = {"http/openai.py", "http/anthropic.py"}  # they use the module of httpx2
 FRAMEWORKS = {
     "frameworks/langchain.py": {"langchain_core"},

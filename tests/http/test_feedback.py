@@ -16,8 +16,13 @@ import headgate.http.requests
 from headgate import Concurrency, Limiter, Quota, Rate, Window
 from headgate.gate.compile import Declaration, rules_of
 from headgate.http import feedback
-from headgate.http.feedback import LONGEST, apply_and_adopt, apply_response, choose_feedback
-from headgate.http.limiter_chain import ApplyFeedback
+from headgate.http.feedback import (
+    LONGEST,
+    ApplyFeedback,
+    apply_and_adopt,
+    apply_response,
+    choose_feedback,
+)
 from headgate.internals import queue_of
 from headgate.stores.memory.store import MemoryStore
 from tests.http.clients import LIMITS

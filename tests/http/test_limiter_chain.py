@@ -38,6 +38,10 @@ def test_a_text_of_the_exempt_list_matches_hosts_and_paths(
     assert check_exempt("limit", [rule]) == (rule,)
 
 
+def chain_of(*limiters: Limiter) -> LimiterChain[Place]:
+    return LimiterChain("limit", limiters, None, (), lambda place: place, False, False)
+
+
 async def test_a_task_that_is_cancelled_at_the_second_limiter_gives_the_first_back(
     name: str,
 ) -> None:
@@ -46,7 +50,7 @@ async def test_a_task_that_is_cancelled_at_the_second_limiter_gives_the_first_ba
         Limiter(f"{name}-1", Concurrency(1), "100/hour"),
         Limiter(f"{name}-2", Concurrency(1)),
     )
-    chain = LimiterChain[Place]("limit", (first, second), None, (), lambda place: place)
+    chain = chain_of(first, second)
     async with second:
         entering = asyncio.create_task(chain.enter(Place("host", "/")))
         await waiting(second, 1)
@@ -61,9 +65,7 @@ async def test_a_task_that_is_cancelled_at_the_second_limiter_gives_the_first_ba
 
 async def test_permits_may_be_released_twice_and_from_a_thread(name: str) -> None:
     limiter = Limiter(name, Concurrency(2))
-    permits = await LimiterChain[Place](
-        "limit", (limiter, limiter), None, (), lambda place: place
-    ).enter(Place("host", "/"))
+    permits = await chain_of(limiter, limiter).enter(Place("host", "/"))
     assert (bool(permits), used(limiter.status())) == (True, [2])
 
     await asyncio.to_thread(permits.release)

@@ -78,7 +78,6 @@ PROTOCOLS = {
     "permit.py": ["Issuer.arelease"],
     "stores/redis/queue.py": ["Store.flush"],
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
-    "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],
 }
 OWN_TASKS = {  # that aflush starts with gather() or in other loops
     "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere"]

@@ -1,15 +1,13 @@
 """aiohttp: a client middleware that passes limiters first, `limit`, and the classic `RateLimiter`.
 
-`limit` puts the middleware into a session that exists. This module has the part that is special to
-aiohttp: a call lasts as long as it has its connection.
+A call lasts as long as it has its connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headgate.extras import extra
 
@@ -24,8 +22,7 @@ with extra("aiohttp"):
     )
     from aiohttp.typedefs import StrOrURL
 
-    from headgate.http.feedback import choose_feedback
-    from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place, give_back
+    from headgate.http.limiter_chain import Exempt, Key, LimiterChain, Place, give_back
 
 from headgate.limiter import Limiter
 from headgate.limits import Rate
@@ -37,7 +34,6 @@ from headgate.validation import positive_int, show
 __all__ = ["RateLimiter", "limit", "middleware"]
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
 def middleware(
@@ -58,21 +54,14 @@ def middleware(
     towards no other time-out. Where it may take long, write `ClientTimeout(total=None,
     sock_connect=..., sock_read=...)`. `middlewares=` of a single request replaces those of the
     session, also this one.
-    `key`: "host", or a function of the request that returns a text: each host or text has a state
-    of its own.
-    `exempt`: requests that are not limited: hosts ("localhost", "*.host"), paths with all below
-    them ("/health"), both ("host/health"), or functions of the request.
-    `feedback`: apply the server's responses to all that use these limiters. A refusal for a time
-    (429 or 503 with Retry-After, and similar) pauses them; a smaller remaining budget drains them:
-    see docs/http.md. False: responses change nothing.
-    `adopt`: a limit that the server states replaces the one that counts requests, as
-    `Limiter.update` does.
+    `key`, `exempt`, `feedback` and `adopt`: as in `headgate.http.httpx.limit`.
 
     Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
     `Limiter.acquire`, before it is sent.
     """
-    apply = choose_feedback("middleware", feedback, adopt)
-    return make_middleware(LimiterChain("middleware", limiters, key, exempt, find_place, apply))
+    return make_middleware(
+        LimiterChain("middleware", limiters, key, exempt, find_place, feedback, adopt)
+    )
 
 
 def limit(
@@ -89,9 +78,8 @@ def limit(
 
     The arguments are those of `middleware`. Called again, it adds limiters behind the earlier ones.
     """
-    apply = choose_feedback("limit", feedback, adopt)
-    limited = make_middleware(LimiterChain("limit", limiters, key, exempt, find_place, apply))
-    add_middleware(check_session("limit", session), limited)
+    chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
+    add_middleware(check_session("limit", session), make_middleware(chain))
     return session
 
 
@@ -104,21 +92,13 @@ def make_middleware(chain: LimiterChain[ClientRequest]) -> ClientMiddlewareType:
             permits.fail(error)
             raise
         permits.apply_feedback(response.status, response.headers)
-        hold(response, permits)
+        if response.connection is None:  # the body has been read, or there is none
+            permits.release()
+        elif permits:
+            response.connection.add_callback(permits.release)
         return response
 
     return limited
-
-
-def hold(response: ClientResponse, permits: CallPermits) -> None:
-    """Keep the permits as long as the response has its connection.
-
-    A response without one has been read, or has no body to read.
-    """
-    if response.connection is None:
-        permits.release()
-    elif permits:
-        response.connection.add_callback(permits.release)
 
 
 def find_place(request: ClientRequest) -> Place:
@@ -268,25 +248,12 @@ async def limit_by_turn(request: ClientRequest, handler: ClientHandlerType) -> C
     return await handler(request)
 
 
-class Opening(Protocol[T_co]):
-    """The result of a session's method."""
-
-    def __await__(self) -> Generator[Any, None, T_co]: ...
-    async def __aenter__(self) -> T_co: ...
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-
 class Call(Generic[T]):
     """A limited call of a session: await it, or enter it with `async with`, once."""
 
     __slots__ = ("_begin", "_limiter", "_opening")
 
-    def __init__(self, limiter: Limiter, begin: Callable[[], Opening[T]]) -> None:
+    def __init__(self, limiter: Limiter, begin: Callable[[], Any]) -> None:
         self._limiter = limiter
         self._begin = begin
 
@@ -296,27 +263,22 @@ class Call(Generic[T]):
     async def __aenter__(self) -> T:
         return await self._in_turn(entered=True)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._opening.__aexit__(kind, error, trace)
+    async def __aexit__(self, *outcome: object) -> None:
+        await self._opening.__aexit__(*outcome)
 
     async def _in_turn(self, *, entered: bool = False) -> T:
         turn = Turn(self._limiter, await self._limiter.acquire())
         before = TURN.set(turn)
         try:
             self._opening = self._begin()
-            return await (self._opening.__aenter__() if entered else self._opening)
+            result: T = await (self._opening.__aenter__() if entered else self._opening)
+            return result
         finally:
             TURN.reset(before)
             turn.end()
 
 
 def make_bucket(rate: object, max_tokens: int) -> Rate:
-    """Return a bucket of `max_tokens` that gains `rate` tokens a second."""
     if isinstance(rate, bool) or not isinstance(rate, int | float):
         raise TypeError(
             f"RateLimiter(rate={show(rate)}): a rate is an int or a float, tokens a second; "

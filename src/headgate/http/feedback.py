@@ -1,20 +1,19 @@
 """Applies the server's limits, as a response states them, to the limiters of the call.
 
-So they hold for all programs that use these limiters. This module chooses the reaction. A failure
-here never reaches the call. rate_limit_headers.py reads the response.
+A failure here never reaches the call. rate_limit_headers.py reads the response.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
+from typing import Any, TypeAlias
 
 from headgate.gate.compile import Declaration, declaration, rules_of
 from headgate.http.error_bodies import Headers
-from headgate.http.limiter_chain import ApplyFeedback, Granted
 from headgate.http.rate_limit_headers import Answer, Budget, read
 from headgate.internals import queue_of
 from headgate.limiter import Limiter
@@ -22,6 +21,10 @@ from headgate.limits import Limit, Rate
 from headgate.logs import log
 from headgate.permit import Permit
 from headgate.validation import flag
+
+Granted: TypeAlias = Sequence[tuple[Limiter, Permit]]  # the permits of a call
+# Gets the status, the headers and maybe the body of a response, with the permits of the call.
+ApplyFeedback: TypeAlias = Callable[[Granted, int, Any, bytes], None]
 
 LONGEST = 3600.0  # seconds of a pause: a server that says more is asked again after that
 UNIT = "requests"  # each call of a client takes one
@@ -57,7 +60,6 @@ def apply_and_adopt(granted: Granted, status: int, headers: Headers, body: bytes
 
 @contextmanager
 def log_failures() -> Iterator[None]:
-    """Keep any failure from the call."""
     try:
         yield
     except Exception as error:

@@ -13,7 +13,6 @@ with extra("httpx"):
     import httpx
 
     from headgate.http import httpx_transports
-    from headgate.http.feedback import choose_feedback
     from headgate.http.limiter_chain import Exempt, Key, LimiterChain
 
 from headgate.limiter import Limiter
@@ -24,12 +23,10 @@ __all__ = ["AsyncTransport", "Transport", "limit"]
 Client = TypeVar("Client", httpx.Client, httpx.AsyncClient)
 
 
-class Body(httpx_transports.Body, httpx.SyncByteStream):
-    """A body in the type that the client checks for."""
+class Body(httpx_transports.Body, httpx.SyncByteStream): ...
 
 
-class AsyncBody(httpx_transports.AsyncBody, httpx.AsyncByteStream):
-    """A body in the type that the async client checks for."""
+class AsyncBody(httpx_transports.Body, httpx.AsyncByteStream): ...
 
 
 class Transport(
@@ -55,6 +52,9 @@ class AsyncTransport(
 
     _body = AsyncBody
     _default = httpx.AsyncHTTPTransport
+
+
+TRANSPORTS = {httpx.Client: Transport, httpx.AsyncClient: AsyncTransport}
 
 
 def limit(
@@ -87,20 +87,10 @@ def limit(
     Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
     `Limiter.acquire`, before it is sent.
     """
-    place, apply = httpx_transports.find_place, choose_feedback("limit", feedback, adopt)
-    if not limit_with(client, LimiterChain("limit", limiters, key, exempt, place, apply)):
+    find_place = httpx_transports.find_place
+    chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
+    if not httpx_transports.limit_client(client, chain, TRANSPORTS):
         raise TypeError(
             f"limit({show(client)}): a client is an httpx.Client or an httpx.AsyncClient."
         )
     return client
-
-
-def limit_with(client: object, chain: LimiterChain[httpx.Request]) -> bool:
-    """Put `chain` before all transports of `client`. Returns False for any other object."""
-    if isinstance(client, httpx.AsyncClient):
-        httpx_transports.wrap_transports(client, AsyncTransport, chain)
-    elif isinstance(client, httpx.Client):
-        httpx_transports.wrap_transports(client, Transport, chain)
-    else:
-        return False
-    return True

@@ -13,7 +13,6 @@ with extra("httpx2"):
     import httpx2
 
     from headgate.http import httpx_transports
-    from headgate.http.feedback import choose_feedback
     from headgate.http.limiter_chain import Exempt, Key, LimiterChain
 
 from headgate.limiter import Limiter
@@ -24,12 +23,10 @@ __all__ = ["AsyncTransport", "Transport", "limit"]
 Client = TypeVar("Client", httpx2.Client, httpx2.AsyncClient)
 
 
-class Body(httpx_transports.Body, httpx2.SyncByteStream):
-    """A body in the type that the client checks for."""
+class Body(httpx_transports.Body, httpx2.SyncByteStream): ...
 
 
-class AsyncBody(httpx_transports.AsyncBody, httpx2.AsyncByteStream):
-    """A body in the type that the async client checks for."""
+class AsyncBody(httpx_transports.Body, httpx2.AsyncByteStream): ...
 
 
 class Transport(
@@ -57,6 +54,9 @@ class AsyncTransport(
     _default = httpx2.AsyncHTTPTransport
 
 
+TRANSPORTS = {httpx2.Client: Transport, httpx2.AsyncClient: AsyncTransport}
+
+
 def limit(
     client: Client,
     *limiters: Limiter,
@@ -65,29 +65,14 @@ def limit(
     feedback: bool = True,
     adopt: bool = False,
 ) -> Client:
-    """Limit a client in place, and return it. It keeps its proxies, TLS, mounts and pools.
+    """Limit a client in place, and return it, as `headgate.http.httpx.limit` does.
 
-        client = limit(httpx2.AsyncClient(), Limiter("api", "100/minute", Concurrency(5)))
-
-    The arguments are those of `headgate.http.httpx.limit`. Called again, it adds limiters.
-
-    Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
-    `Limiter.acquire`, before it is sent.
+    client = limit(httpx2.AsyncClient(), Limiter("api", "100/minute", Concurrency(5)))
     """
-    place, apply = httpx_transports.find_place, choose_feedback("limit", feedback, adopt)
-    if not limit_with(client, LimiterChain("limit", limiters, key, exempt, place, apply)):
+    find_place = httpx_transports.find_place
+    chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
+    if not httpx_transports.limit_client(client, chain, TRANSPORTS):
         raise TypeError(
             f"limit({show(client)}): a client is an httpx2.Client or an httpx2.AsyncClient."
         )
     return client
-
-
-def limit_with(client: object, chain: LimiterChain[httpx2.Request]) -> bool:
-    """Put `chain` before all transports of `client`. Returns False for any other object."""
-    if isinstance(client, httpx2.AsyncClient):
-        httpx_transports.wrap_transports(client, AsyncTransport, chain)
-    elif isinstance(client, httpx2.Client):
-        httpx_transports.wrap_transports(client, Transport, chain)
-    else:
-        return False
-    return True

@@ -7,54 +7,26 @@ of each client, httpx.py and httpx2.py, adds the types that its client checks fo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import LONGEST_READ, MOST_READ, decode
-from headgate.http.feedback import choose_feedback
 from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place
 from headgate.limiter import Limiter
 
-
-class Address(Protocol):
-    """The URL of a request."""
-
-    @property
-    def host(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-
-
-class Request(Protocol):
-    """A request of either client."""
-
-    @property
-    def url(self) -> Any: ...
-
-
-class Response(Protocol):
-    """A response. Its body is `stream`, which ends with `close` or `aclose`."""
-
-    stream: Any
-    is_closed: bool  # its body is complete, or will not be read
-    status_code: int
-    headers: Any
-
-
-Req = TypeVar("Req", bound=Request)
-Res = TypeVar("Res", bound=Response)
+Req = TypeVar("Req")
+Res = TypeVar("Res")
 Inner = TypeVar("Inner")  # the client's type of a transport
 
 
-def find_place(request: Request) -> Place:
-    url: Address = request.url
-    return Place(url.host.lower(), url.path)
+def find_place(request: Any) -> Place:
+    return Place(request.url.host.lower(), request.url.path)
 
 
 class LimitedTransport(Generic[Req, Inner]):
-    """The common part of both transports: how they are made."""
+    """The common part of both transports."""
 
     _body: type[Any]  # the client's type of a body
     _default: type[Any]  # the client's own transport
@@ -68,10 +40,8 @@ class LimitedTransport(Generic[Req, Inner]):
         feedback: bool = True,
         adopt: bool = False,
     ) -> None:
-        call = type(self).__name__
-        apply = choose_feedback(call, feedback, adopt)
         self._chain: LimiterChain[Req] = LimiterChain(
-            call, limiters, key, exempt, find_place, apply
+            type(self).__name__, limiters, key, exempt, find_place, feedback, adopt
         )
         self._inner: Any = self._default() if inner is None else inner
 
@@ -89,7 +59,7 @@ class LimitedTransport(Generic[Req, Inner]):
         if response.is_closed:  # as a mock's response is: the client reads and closes nothing
             permits.release()
         # The client accepts only its own stream types, so a StartedBody is always wrapped.
-        elif permits or isinstance(response.stream, StartedBody | AsyncStartedBody):
+        elif permits or isinstance(response.stream, StartedBody):
             response.stream = self._body(response.stream, permits)
 
 
@@ -102,7 +72,7 @@ class Transport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
         body = b""
         try:
             response: Res = self._inner.handle_request(request)
-            if permits.needs_body(response.status_code, response.headers):
+            if permits.needs_body(response):
                 body = read_ahead(response)
         except BaseException as error:
             permits.fail(error)
@@ -136,7 +106,7 @@ class AsyncTransport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
         body = b""
         try:
             response: Res = await self._inner.handle_async_request(request)
-            if permits.needs_body(response.status_code, response.headers):
+            if permits.needs_body(response):
                 body = await aread_ahead(response)
         except BaseException as error:
             permits.fail(error)
@@ -161,21 +131,30 @@ class AsyncTransport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
         await self._inner.__aexit__(kind, error, trace)
 
 
-def wrap_transports(
-    client: Any, kind: type[LimitedTransport[Any, Any]], chain: LimiterChain[Any]
-) -> None:
-    """Limit a client in place: its transport and those of its mounts, proxies included."""
-    client._transport = kind.around(client._transport, chain)
-    client._mounts = {
-        pattern: inner and kind.around(inner, chain) for pattern, inner in client._mounts.items()
-    }
+Transports: TypeAlias = Mapping[type[Any], type[LimitedTransport[Any, Any]]]  # by types of clients
+
+
+def limit_client(client: Any, chain: LimiterChain[Any], transports: Transports) -> bool:
+    """Limit a client in place: its transport and those of its mounts, proxies included.
+
+    Returns False for an object that is no client of `transports`.
+    """
+    for kind, transport in transports.items():
+        if isinstance(client, kind):
+            client._transport = transport.around(client._transport, chain)
+            client._mounts = {
+                pattern: inner and transport.around(inner, chain)
+                for pattern, inner in client._mounts.items()
+            }
+            return True
+    return False
 
 
 # Bodies that hold permits ----------------------------------------------------------------------
 
 
 class Body:
-    """A response's stream. It holds the permits until it ends, fails or is closed."""
+    """A stream, sync or async. It holds the permits until it ends, fails or is closed."""
 
     def __init__(self, inner: Any, permits: CallPermits) -> None:
         self._inner = inner
@@ -184,22 +163,14 @@ class Body:
     def __iter__(self) -> Iterator[bytes]:
         return Chunks(iter(self._inner), self._permits)
 
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return Chunks(aiter(self._inner), self._permits)
+
     def close(self) -> None:
         try:
             self._inner.close()
         finally:
             self._permits.release()
-
-
-class AsyncBody:
-    """`Body` for coroutines."""
-
-    def __init__(self, inner: Any, permits: CallPermits) -> None:
-        self._inner = inner
-        self._permits = permits
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return AsyncChunks(aiter(self._inner), self._permits)
 
     async def aclose(self) -> None:
         try:
@@ -208,33 +179,25 @@ class AsyncBody:
             self._permits.release()
 
 
-class Chunks(Iterator[bytes]):
+class Chunks(Iterator[bytes], AsyncIterator[bytes]):
     """The chunks of a body. A generator could not tell a pause in the reading from its end."""
 
-    def __init__(self, inner: Iterator[bytes], permits: CallPermits) -> None:
+    def __init__(self, inner: Any, permits: CallPermits) -> None:
         self._inner = inner
         self._permits = permits
 
     def __next__(self) -> bytes:
         try:
-            chunk = next(self._inner)
+            chunk: bytes = next(self._inner)
         except BaseException:  # StopIteration, the end of the body, is one of them
             self._permits.release()
             raise
         self._permits.read_chunk(chunk)
         return chunk
 
-
-class AsyncChunks(AsyncIterator[bytes]):
-    """`Chunks` for coroutines."""
-
-    def __init__(self, inner: AsyncIterator[bytes], permits: CallPermits) -> None:
-        self._inner = inner
-        self._permits = permits
-
     async def __anext__(self) -> bytes:
         try:
-            chunk = await anext(self._inner)
+            chunk: bytes = await anext(self._inner)
         except BaseException:  # StopAsyncIteration, the end of the body, is one of them
             self._permits.release()
             raise
@@ -245,23 +208,23 @@ class AsyncChunks(AsyncIterator[bytes]):
 # Refusals that are read ahead ------------------------------------------------------------------
 
 
-def read_ahead(response: Response) -> bytes:
+def read_ahead(response: Any) -> bytes:
     """Read the body of a refusal before the caller does. The caller still gets all of it.
 
     Code that sends a refused request again may never read its body.
     """
     if response.is_closed:
         return content_of(response)
-    response.stream = started = StartedBody(response.stream)
+    response.stream = started = StartedBody(response.stream, iter(response.stream))
     return decode(response.headers, started.read_ahead())
 
 
-async def aread_ahead(response: Response) -> bytes:
+async def aread_ahead(response: Any) -> bytes:
     """`read_ahead` for coroutines."""
     if response.is_closed:
         return content_of(response)
-    response.stream = started = AsyncStartedBody(response.stream)
-    return decode(response.headers, await started.read_ahead())
+    response.stream = started = StartedBody(response.stream, aiter(response.stream))
+    return decode(response.headers, await started.aread_ahead())
 
 
 def content_of(response: Any) -> bytes:
@@ -271,17 +234,16 @@ def content_of(response: Any) -> bytes:
         return b""
 
 
-class StartedBody(Iterator[bytes]):
-    """A body whose first bytes were read ahead.
+class StartedBody(Iterator[bytes], AsyncIterator[bytes]):
+    """A body, sync or async, whose first bytes were read ahead.
 
-    An error from then is raised at the same place later.
-
-    If the reading is interrupted, the caller never gets the response: then the body is closed here.
+    An error from then is raised at the same place later. If the reading is interrupted, the caller
+    never gets the response: then the body is closed here.
     """
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, rest: Any) -> None:
         self._inner = inner
-        self._rest: Iterator[bytes] = iter(inner)
+        self._rest = rest
         self._first: deque[bytes] = deque()
         self._failure: Exception | None = None
 
@@ -303,28 +265,8 @@ class StartedBody(Iterator[bytes]):
             raise
         return bytes(read)
 
-    def __next__(self) -> bytes:
-        if self._first:
-            return self._first.popleft()
-        if self._failure is not None:
-            raise self._failure
-        return next(self._rest)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-class AsyncStartedBody(AsyncIterator[bytes]):
-    """`StartedBody` for coroutines."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self._rest: AsyncIterator[bytes] = aiter(inner)
-        self._first: deque[bytes] = deque()
-        self._failure: Exception | None = None
-
-    async def read_ahead(self) -> bytes:
-        """Read up to `MOST_READ` bytes, for up to `LONGEST_READ` seconds."""
+    async def aread_ahead(self) -> bytes:
+        """`read_ahead` for coroutines."""
         read, until = bytearray(), monotonic() + LONGEST_READ
         try:
             while (
@@ -341,12 +283,24 @@ class AsyncStartedBody(AsyncIterator[bytes]):
             raise
         return bytes(read)
 
+    def __next__(self) -> bytes:
+        if self._first:
+            return self._first.popleft()
+        if self._failure is not None:
+            raise self._failure
+        chunk: bytes = next(self._rest)
+        return chunk
+
     async def __anext__(self) -> bytes:
         if self._first:
             return self._first.popleft()
         if self._failure is not None:
             raise self._failure
-        return await anext(self._rest)
+        chunk: bytes = await anext(self._rest)
+        return chunk
+
+    def close(self) -> None:
+        self._inner.close()
 
     async def aclose(self) -> None:
         await self._inner.aclose()

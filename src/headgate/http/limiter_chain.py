@@ -1,8 +1,7 @@
 """The limiters that each request of an HTTP client passes, and the permits of one call.
 
-This module chooses the limiters for a request: by key, and none if the request is exempt. A request
-gets the permits of all of them or none. This module knows no client. The module of a client reads
-the host and the path of a request, and knows when a call is over.
+A request gets the permits of all its limiters or none. This module knows no client. The module of a
+client reads the host and the path of a request, and knows when a call is over.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import says_more_than_headers
+from headgate.http.feedback import ApplyFeedback, Granted, choose_feedback
 from headgate.internals import acquire_estimated, acquire_estimated_sync, refund
 from headgate.limiter import Limiter
 from headgate.permit import Permit
@@ -21,9 +21,6 @@ R = TypeVar("R")  # a client's request
 
 Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
-Granted: TypeAlias = Sequence[tuple[Limiter, Permit]]
-# Gets the status, the headers and maybe the body of a response, with the permits of the call.
-ApplyFeedback: TypeAlias = Callable[[Granted, int, Any, bytes], None]
 
 UNSENT = "headgate_unsent"  # an attribute of an error that came before the request was sent
 
@@ -42,19 +39,17 @@ class CallPermits:
 
     def __init__(self, granted: Granted = (), apply_feedback: ApplyFeedback | None = None) -> None:
         self._granted = granted
-        self._apply_feedback = apply_feedback
+        self._apply_feedback = apply_feedback if granted else None
 
     def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> None:
         """Apply a response to the limiters of the call. Never raises."""
-        if self._apply_feedback is not None and self._granted:
+        if self._apply_feedback is not None:
             self._apply_feedback(self._granted, status, headers, body)
 
-    def needs_body(self, status: int, headers: Any) -> bool:
+    def needs_body(self, response: Any) -> bool:
         """Return whether the body of this response may say more than its headers."""
-        return (
-            self._apply_feedback is not None
-            and bool(self._granted)
-            and says_more_than_headers(status, headers)
+        return self._apply_feedback is not None and says_more_than_headers(
+            response.status_code, response.headers
         )
 
     def __bool__(self) -> bool:
@@ -68,10 +63,10 @@ class CallPermits:
         self.release()
 
     def watch_body(self, response: Any) -> None:
-        """Called when the headers have come and before the body is read, for subclasses."""
+        """For subclasses: the headers have come, and the body is not read yet."""
 
     def read_chunk(self, chunk: bytes) -> None:
-        """Called with each chunk of the body, for subclasses."""
+        """For subclasses: a chunk of the body has come."""
 
     def release(self) -> None:
         """Release all permits. Never blocks; any task or thread may call it, and call it again."""
@@ -102,14 +97,15 @@ class LimiterChain(Generic[R]):
         key: Key[R],
         exempt: Exempt[R],
         find_place: Callable[[R], Place],
-        apply_feedback: ApplyFeedback | None = None,
+        feedback: bool,
+        adopt: bool,
     ) -> None:
         """`call`: the user's call, for error messages."""
+        self._apply_feedback = choose_feedback(call, feedback, adopt)
         self._limiters = check_limiters(call, limiters)
         self._key = check_key(call, limiters, key)
         self._exempt = check_exempt(call, exempt)
         self._find_place = find_place
-        self._apply_feedback = apply_feedback
 
     async def enter(self, request: R) -> CallPermits:
         """Get the permits for one attempt. On a failure, those that were granted go back."""
@@ -159,7 +155,7 @@ class LimiterChain(Generic[R]):
 
 
 def give_back(permits: Iterable[Permit]) -> None:
-    """Release permits of a call that was not sent, and refund their rates."""
+    """Release the permits of a call that was not sent, and refund their rates."""
     for permit in permits:
         refund(permit)
         permit.release()
@@ -230,7 +226,7 @@ def is_plain_function(function: object) -> bool:
 
 def check_rule(call: str, rule: str) -> None:
     """Refuse a text that could match no request: a URL, a port, a query, capitals in a host."""
-    host, _, _ = rule.partition("/")
+    host = rule.partition("/")[0]
     if not rule or "://" in rule or "?" in rule or ":" in host or host != host.lower():
         raise ValueError(
             f"{call}(exempt=[{show(rule)}]): write a host in lower case without its port "

@@ -1,12 +1,11 @@
 """The OpenAI SDK, sync and async: `limit` counts the requests and the tokens of a client.
 
-The work is done in token_metering.py. Here are OpenAI's words. The SDK uses httpx2 since version 3.
+token_metering.py does the work. Here are OpenAI's words. The SDK uses httpx2 since version 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headgate.extras import extra
 
@@ -14,11 +13,11 @@ with extra("openai"):
     import httpx2
     import openai
 
-    from headgate.http.httpx2 import limit_with
+    from headgate.http.httpx2 import TRANSPORTS
     from headgate.http.limiter_chain import Exempt
     from headgate.http.token_estimates import Estimates, Learned
     from headgate.http.token_metering import ByModel, TokenChain, limit_sdk
-    from headgate.http.token_usage import Dialect, find_count
+    from headgate.http.token_usage import Dialect
 
 from headgate.limiter import Limiter
 
@@ -55,25 +54,14 @@ def limit(
     `Limiter.acquire`, before it is sent.
     """
     chain = TokenChain(limiters, OPENAI, estimates, key, exempt, feedback, adopt)
-    limit_sdk(client, (openai.OpenAI, openai.AsyncOpenAI), limit_with, chain)
+    limit_sdk(client, (openai.OpenAI, openai.AsyncOpenAI), TRANSPORTS, chain)
     return client
-
-
-def count_input(usage: Mapping[str, Any]) -> int | None:
-    """Return the input tokens; cached ones count as others do."""
-    tokens = find_count(usage, "prompt_tokens")
-    return find_count(usage, "input_tokens") if tokens is None else tokens
-
-
-def count_output(usage: Mapping[str, Any]) -> int | None:
-    tokens = find_count(usage, "completion_tokens")
-    return find_count(usage, "output_tokens") if tokens is None else tokens
 
 
 OPENAI = Dialect(
     answering=("/completions", "/responses", "/responses/compact"),
     silent=("/embeddings",),
     most=("max_completion_tokens", "max_output_tokens", "max_tokens"),
-    input=count_input,
-    output=count_output,
+    input=("prompt_tokens", "input_tokens"),  # cached ones count as others do
+    output=("completion_tokens", "output_tokens"),
 )

@@ -1,7 +1,6 @@
 """requests: an adapter that passes limiters first, and `limit`, which puts it into a session.
 
-Two things are special to requests and urllib3. The adapter must see when a call is over. And
-urllib3 retries within one call of an adapter.
+The adapter must see when a call is over. And urllib3 retries within one call of an adapter.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ with extra("requests"):
     from requests.adapters import BaseAdapter, HTTPAdapter
     from urllib3.util.retry import Retry
 
-    from headgate.http.feedback import choose_feedback
     from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place
 
 from headgate.limiter import Limiter
@@ -50,8 +48,7 @@ class Adapter(BaseAdapter):
         feedback: bool = True,
         adopt: bool = False,
     ) -> None:
-        apply = choose_feedback("Adapter", feedback, adopt)
-        chain = LimiterChain("Adapter", limiters, key, exempt, find_place, apply)
+        chain = LimiterChain("Adapter", limiters, key, exempt, find_place, feedback, adopt)
         self._wrap(HTTPAdapter() if inner is None else inner, chain)
 
     @classmethod
@@ -65,7 +62,8 @@ class Adapter(BaseAdapter):
         super().__init__()
         self.inner = inner
         self._chain = chain
-        limit_retries(inner)
+        if isinstance(inner, HTTPAdapter):
+            inner.max_retries = limit_retries(inner.max_retries)
 
     def send(
         self, request: PreparedRequest, stream: bool = False, *arguments: Any, **options: Any
@@ -100,21 +98,12 @@ def limit(
     until the body has been read or closed, and go back on errors. The wait is no part of a
     request's `timeout`, but of `response.elapsed`. Called again, it adds limiters: a request passes
     those that were added last first. An adapter that is mounted afterwards is not limited.
-    `key`: "host", or a function of the request that returns a text: each host or text has a state
-    of its own.
-    `exempt`: requests that are not limited: hosts ("localhost", "*.host"), paths with all below
-    them ("/health"), both ("host/health"), or functions of the request.
-    `feedback`: apply the server's responses to all that use these limiters. A refusal for a time
-    (429 or 503 with Retry-After, and similar) pauses them; a smaller remaining budget drains them:
-    see docs/http.md. False: responses change nothing.
-    `adopt`: a limit that the server states replaces the one that counts requests, as
-    `Limiter.update` does.
+    `key`, `exempt`, `feedback` and `adopt`: as in `headgate.http.httpx.limit`.
 
     Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
     `Limiter.acquire`, before it is sent.
     """
-    apply = choose_feedback("limit", feedback, adopt)
-    chain = LimiterChain("limit", limiters, key, exempt, find_place, apply)
+    chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
     if not isinstance(session, Session):
         raise TypeError(f"limit({show(session)}): a session is a requests.Session.")
     for prefix, inner in session.adapters.items():
@@ -129,7 +118,7 @@ def find_place(request: PreparedRequest) -> Place:
 
 def read_refusal(response: Response, permits: CallPermits, stream: bool) -> bytes:
     """Read the body of a refusal, as the session would do next. A streamed one is the user's."""
-    if stream or not permits.needs_body(response.status_code, response.headers):
+    if stream or not permits.needs_body(response):
         return b""
     try:
         return response.content or b""
@@ -184,15 +173,14 @@ class Attempt:
     def __init__(self, chain: LimiterChain[PreparedRequest], request: PreparedRequest) -> None:
         self._chain = chain
         self._request = request
-        self.permits = chain.enter_sync(request)
-
-    def end_try(self) -> None:
-        """Release the permits of a try that has ended, with a response or with an error."""
-        self.permits.release()
-        self.permits = CallPermits()
+        self.begin_try()
 
     def begin_try(self) -> None:
         self.permits = self._chain.enter_sync(self._request)
+
+    def end_try(self) -> None:
+        self.permits.release()
+        self.permits = CallPermits()
 
     @contextmanager
     def in_progress(self) -> Iterator[Attempt]:
@@ -216,22 +204,17 @@ IN_PROGRESS: ContextVar[tuple[Attempt, ...]] = ContextVar(
 )
 
 
-def limit_retries(adapter: BaseAdapter) -> None:
-    """Make the retries of `adapter` pass the limiters."""
-    if isinstance(adapter, HTTPAdapter):
-        adapter.max_retries = make_limited(adapter.max_retries)
-
-
-def make_limited(retry: Retry) -> Retry:
+def limit_retries(retry: Retry) -> Retry:
+    """Return a `Retry` like `retry` that passes the limiters."""
     if getattr(retry, "passes_limiters", False):
         return retry
     # A constructor of the user's class may need arguments that are unknown here.
-    copy: Retry = object.__new__(make_limited_class(type(retry)))
+    copy: Retry = object.__new__(limit_retry_class(type(retry)))
     copy.__dict__.update(retry.__dict__)
     return copy
 
 
-def make_limited_class(kind: type[Retry]) -> type[Retry]:
+def limit_retry_class(kind: type[Retry]) -> type[Retry]:
     """Return a subclass of `kind` that passes the limiters.
 
     urllib3 makes a new object of the class for each retry, and copies no attribute of ours.

@@ -1,26 +1,22 @@
-"""The common part of the SDKs: ask for the tokens of a call, and settle its usage.
+"""The common part of the SDKs: ask for the estimated tokens of a call, and settle its usage.
 
-Each attempt asks every limiter for one request and for its estimated tokens, in the units that the
-limiter counts. The usage is read from the response as it passes, settled when its body ends, and
-learned from. No SDK and no client is imported here. httpx_transports.py limits the client, a
-`Dialect` holds the words of a provider, and token_estimates.py learns.
+The usage is read from the response as it passes, and settled and learned from when its body ends.
+No SDK and no client is imported here. httpx_transports.py limits the client, a `Dialect` holds the
+words of a provider, and token_estimates.py learns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from headgate.http.feedback import choose_feedback
-from headgate.http.httpx_transports import find_place
+from headgate.http.feedback import ApplyFeedback, Granted
+from headgate.http.httpx_transports import Transports, find_place, limit_client
 from headgate.http.limiter_chain import (
     ONE_OF_EACH,
-    ApplyFeedback,
     CallCost,
     CallPermits,
     Exempt,
-    Granted,
     Key,
     LimiterChain,
 )
@@ -28,30 +24,16 @@ from headgate.http.token_estimates import Estimates
 from headgate.http.token_usage import CODINGS, Asked, Dialect, Usage, UsageReader
 from headgate.internals import queue_of, settle_counted
 from headgate.limiter import Limiter
-from headgate.permit import Permit
 from headgate.validation import show
 
-
-class Request(Protocol):
-    """A request of httpx2."""
-
-    method: str
-    headers: Any
-
-    @property
-    def url(self) -> Any: ...
-    @property
-    def content(self) -> bytes: ...
-
-
-R = TypeVar("R", bound=Request)
+R = TypeVar("R")
 ByModel: TypeAlias = Key[R] | Literal["model"]
 
 NO_MODEL = "-"  # the key of calls that name no model
 UNITS = ("tokens", "input_tokens", "output_tokens")
 
 
-class TokenChain(Generic[R], LimiterChain[R]):
+class TokenChain(LimiterChain[Any]):
     """The limiters of an SDK's client."""
 
     def __init__(
@@ -59,18 +41,22 @@ class TokenChain(Generic[R], LimiterChain[R]):
         limiters: tuple[Limiter, ...],
         dialect: Dialect,
         estimates: Estimates | None,
-        key: ByModel[R],
-        exempt: Exempt[R],
+        key: ByModel[Any],
+        exempt: Exempt[Any],
         feedback: bool,
         adopt: bool,
     ) -> None:
-        apply = choose_feedback("limit", feedback, adopt)
         by = self._find_model if key == "model" else key
-        super().__init__("limit", limiters, by, exempt, find_place, apply)
+        super().__init__("limit", limiters, by, exempt, find_place, feedback, adopt)
+        if estimates is not None and not isinstance(estimates, Estimates):
+            raise TypeError(
+                f"limit(estimates={show(estimates)}): write an Estimates(), which other clients "
+                "may share."
+            )
         self._dialect = dialect
-        self._estimates = check_estimates(estimates)
+        self._estimates = Estimates() if estimates is None else estimates
 
-    def _cost_of(self, request: R) -> CallCost:
+    def _cost_of(self, request: Any) -> CallCost:
         asked = self._read(request)
         if asked is None:
             return ONE_OF_EACH
@@ -78,20 +64,20 @@ class TokenChain(Generic[R], LimiterChain[R]):
         request.headers["accept-encoding"] = CODINGS
         return TokenCost(asked, self._dialect, self._estimates)
 
-    def _read(self, request: R) -> Asked | None:
+    def _read(self, request: Any) -> Asked | None:
         try:
             body = request.content
         except RuntimeError:  # an upload, which is sent piece by piece
             return None
         return self._dialect.read_request(request.method, request.url.path, body)
 
-    def _find_model(self, request: R) -> str:
+    def _find_model(self, request: Any) -> str:
         asked = self._read(request)
         return NO_MODEL if asked is None else asked.model
 
 
 class TokenCost(CallCost):
-    """The estimated tokens of one attempt, and the tokens that are charged in the end."""
+    """The estimated tokens of one attempt."""
 
     def __init__(self, asked: Asked, dialect: Dialect, estimates: Estimates) -> None:
         self.dialect = dialect
@@ -116,13 +102,12 @@ class TokenCost(CallCost):
     def hold(self, granted: Granted, apply_feedback: ApplyFeedback | None) -> CallPermits:
         return MeteredPermits(self, granted, apply_feedback)
 
-    def settle(self, permits: Sequence[Permit], used: Usage) -> None:
+    def settle(self, granted: Granted, used: Usage) -> None:
         """Settle `used`. Units that it does not state keep their estimate."""
-        if used == Usage():
-            return
-        amounts = self._amounts(used)
-        for permit in permits:
-            settle_counted(permit, amounts)
+        if used != Usage():
+            amounts = self._amounts(used)
+            for _, permit in granted:
+                settle_counted(permit, amounts)
 
     def learn(self, used: Usage) -> None:
         model = self._asked.model
@@ -177,39 +162,22 @@ class MeteredPermits(CallPermits):
         if cost is not None:
             used = Usage() if self._reader is None else self._reader.usage()
             cost.learn(used)
-            permits = [permit for _, permit in self._granted]
-            cost.settle(permits, Usage(0, 0) if self._is_refused else used)
+            cost.settle(self._granted, Usage(0, 0) if self._is_refused else used)
         super().release()
 
 
 def limit_sdk(
-    client: Any,
-    kinds: tuple[type[Any], ...],
-    limit_with: Callable[[object, LimiterChain[R]], bool],
-    chain: TokenChain[R],
+    client: Any, kinds: tuple[type[Any], ...], transports: Transports, chain: TokenChain
 ) -> None:
-    """Limit the HTTP client inside `client` by its `limit_with`.
-
-    Raises TypeError for other objects.
+    """Limit the HTTP client inside `client`.
 
     Every request asks for readable codings from the start, because some clients sign their headers
     before they send.
     """
     inside: Any = getattr(client, "_client", None)
-    if not (isinstance(client, kinds) and limit_with(inside, chain)):
+    if not (isinstance(client, kinds) and limit_client(inside, chain, transports)):
         names = " or an ".join(
             f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds
         )
         raise TypeError(f"limit({show(client)}): a client is an {names}, on httpx2.")
     inside.headers["accept-encoding"] = CODINGS
-
-
-def check_estimates(estimates: object) -> Estimates:
-    if estimates is None:
-        return Estimates()
-    if not isinstance(estimates, Estimates):
-        raise TypeError(
-            f"limit(estimates={show(estimates)}): write an Estimates(), which other clients may "
-            "share."
-        )
-    return estimates

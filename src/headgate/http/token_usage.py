@@ -1,16 +1,15 @@
 """Reads the tokens of requests to a language model, and the usage in its responses.
 
-Both are JSON; a streamed response is events in JSON. Pure: bytes come in and numbers go out, and no
-client is known here. Unreadable content is ignored, and no sent content raises. The words of a
-provider are a `Dialect`, which stands in the module of its client.
+Both are JSON; a streamed response is events in JSON. Pure: bytes come in and numbers go out.
+Unreadable content is ignored, and no sent content raises.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 
 from headgate.http.error_bodies import GZIP_OR_ZLIB
 from headgate.http.json_values import find, parse_object
@@ -24,8 +23,6 @@ CODINGS = "gzip, deflate"  # codings that zlib reads
 TEXTS = ("messages", "input", "prompt", "system", "instructions", "tools")  # a request's input
 BLOBS = {"data", "file_data"}  # pictures, sound, files: no characters to count
 
-CountTokens: TypeAlias = Callable[[Mapping[str, Any]], int | None]
-
 
 class Usage(NamedTuple):
     """Tokens; None: not said."""
@@ -35,32 +32,25 @@ class Usage(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The tokens and the model of a request.
-
-    `most`: how many tokens the response may have, if the request says. `answers`: whether the
-    response has output tokens at all.
-    """
+    """The tokens and the model of a request."""
 
     model: str
     characters: int
-    most: int | None
-    answers: bool
+    most: int | None  # how many tokens the response may have, if the request says
+    answers: bool  # whether the response has output tokens at all
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The words of a provider.
+    """The words of a provider."""
 
-    `answering`: path ends of calls with output tokens. `silent`: path ends of calls with input
-    tokens alone.
-    `most`: where a request says how long its response may be. `input`, `output`: read a usage.
-    """
-
-    answering: tuple[str, ...]
-    silent: tuple[str, ...]
-    most: tuple[str, ...]
-    input: CountTokens
-    output: CountTokens
+    answering: tuple[str, ...]  # path ends of calls with output tokens
+    silent: tuple[str, ...]  # path ends of calls with input tokens alone
+    most: tuple[str, ...]  # where a request says how long its response may be
+    # Where a usage has its tokens: the first of these words counts.
+    input: tuple[str, ...]
+    output: tuple[str, ...]
+    more_input: tuple[str, ...] = ()  # words of input tokens that are added, if stated
 
     def read_request(self, method: str, path: str, body: bytes) -> Asked | None:
         """Return None for a call that takes no tokens, or does not state its needs."""
@@ -85,21 +75,21 @@ class Dialect:
         """
         for path in (("usage",), ("response", "usage")):
             if isinstance(usage := find(message, *path), dict):
-                return Usage(self.input(usage), self.output(usage))
+                return Usage(self._count_input(usage), find_first(usage, self.output))
         usage = find(message, "message", "usage")
-        return Usage(self.input(usage)) if isinstance(usage, dict) else Usage()
+        return Usage(self._count_input(usage)) if isinstance(usage, dict) else Usage()
 
-
-class Headers(Protocol):
-    """The headers of a response."""
-
-    def get(self, key: str, default: str) -> str: ...
+    def _count_input(self, usage: Mapping[str, Any]) -> int | None:
+        tokens = find_first(usage, self.input)
+        if tokens is None:
+            return None
+        return tokens + (find_first(usage, self.more_input) or 0)
 
 
 class UsageReader:
     """Reads the body of one response, chunk by chunk, for the usage that it states."""
 
-    def __init__(self, dialect: Dialect, headers: Headers, *, coded: bool = True) -> None:
+    def __init__(self, dialect: Dialect, headers: Any, *, coded: bool = True) -> None:
         """`coded`: the chunks are still compressed, as the headers say."""
         self._dialect = dialect
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
@@ -160,6 +150,11 @@ def find_count(message: Mapping[str, Any], word: str) -> int | None:
     """Return the number of tokens that stands at `word`, if one does."""
     number = message.get(word)
     return number if type(number) is int and 0 <= number < MOST else None
+
+
+def find_first(message: Mapping[str, Any], words: tuple[str, ...]) -> int | None:
+    counts = (find_count(message, word) for word in words)
+    return next((count for count in counts if count is not None), None)
 
 
 def count_characters(request: Mapping[str, Any]) -> int:
