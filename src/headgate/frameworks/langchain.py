@@ -1,7 +1,7 @@
 """LangChain: a limiter in the place of a chat model's `rate_limiter`.
 
-LangChain says when a call begins and never when it ends, so a permit that holds capacity could not
-be released in time. Limits on concurrency belong to the HTTP client under the model.
+LangChain says when a call begins and never when it ends, so limits on concurrency belong to the
+HTTP client under the model.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ class LangChainLimiter(BaseRateLimiter):
             )
         self._limiter = limiter
         self._is_checked = False
-        if limiter.limits:  # an attached limiter has none before its first acquire
+        if limiter.limits:  # an attached limiter has none yet
             self._check(queue_of(limiter).declared)
 
     def _check(self, declared: Declaration) -> None:
         if not declared.program:
-            # the store is unavailable, and on_store_error="open" lets calls pass without limits
-            return
+            return  # the store is unavailable, and on_store_error="open"
         if declared.holds:
             raise ValueError(
                 f"LangChainLimiter({self._limiter!r}): LangChain never says when a call has ended, "

@@ -1,8 +1,7 @@
 """LiteLLM: a callback that limits calls, holds their permits to the end, and settles their tokens.
 
-Several of LiteLLM's callbacks may end a call; the first one does. LiteLLM reports no end of a call
-that was cancelled, or of a stream that was left early. Such a call ends when LiteLLM drops its
-logging object.
+Several of LiteLLM's callbacks may end a call; the first one does. When a call is cancelled, or its
+stream left early, LiteLLM reports no end: it drops the logging object of the call.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LiteLLMLimiter"]
 
-# The units that a limiter may count, and their names in LiteLLM's usage.
-UNITS = {
+UNITS = {  # and their names in LiteLLM's usage
     "tokens": "total_tokens",
     "input_tokens": "prompt_tokens",
     "output_tokens": "completion_tokens",
@@ -157,7 +155,6 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
 
 
 def read_usage(response: Any) -> dict[str, int]:
-    """Return the units that a response says it used."""
     usage = getattr(response, "usage", None)
     amounts = {unit: getattr(usage, word, None) for unit, word in UNITS.items()}
     return {

@@ -1,7 +1,4 @@
-"""PydanticAI: a limiter in the place of the concurrency limiter of a model or an agent.
-
-PydanticAI decides when a run acquires and when it releases.
-"""
+"""PydanticAI: a limiter in the place of the concurrency limiter of a model or an agent."""
 
 from __future__ import annotations
 

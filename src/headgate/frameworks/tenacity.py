@@ -1,7 +1,4 @@
-"""Tenacity: a wait strategy that waits for as long as a refusal says.
-
-The user sets in tenacity which errors are retried, and how often.
-"""
+"""Tenacity: a wait strategy that waits for as long as a refusal says."""
 
 from __future__ import annotations
 

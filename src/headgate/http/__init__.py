@@ -9,6 +9,5 @@
     headgate.http.rate_limit_headers              what a response says about the server's limits:
                                                   `read(status, headers)`
 
-Only the module of a client imports it. The shared modules (limiter_chain.py, httpx_transports.py,
-token_metering.py) import no client, and `import headgate.http` imports none.
+Only the module of a client imports it, and `import headgate.http` imports none.
 """

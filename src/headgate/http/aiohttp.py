@@ -54,10 +54,7 @@ def middleware(
     towards no other time-out. Where it may take long, write `ClientTimeout(total=None,
     sock_connect=..., sock_read=...)`. `middlewares=` of a single request replaces those of the
     session, also this one.
-    `key`, `exempt`, `feedback` and `adopt`: as in `headgate.http.httpx.limit`.
-
-    Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
-    `Limiter.acquire`, before it is sent.
+    `key`, `exempt`, `feedback`, `adopt` and all errors: as in `headgate.http.httpx.limit`.
     """
     return make_middleware(
         LimiterChain("middleware", limiters, key, exempt, find_place, feedback, adopt)
@@ -154,13 +151,13 @@ class RateLimiter:
             if name is None
             else Limiter(name, bucket, store=store)
         )
-        if limit_by_turn not in session._middlewares:
-            add_middleware(session, limit_by_turn)
+        if limit_by_call not in session._middlewares:
+            add_middleware(session, limit_by_call)
 
     def request(self, method: str, url: StrOrURL, **options: Any) -> Call[ClientResponse]:
         """`session.request`, limited: await it, or enter it with `async with`."""
         if "middlewares" in options:  # they replace those of the session
-            options["middlewares"] = (*(options["middlewares"] or ()), limit_by_turn)
+            options["middlewares"] = (*(options["middlewares"] or ()), limit_by_call)
         return Call(self._limiter, lambda: self.session.request(method, url, **options))
 
     def get(self, url: StrOrURL, **options: Any) -> Call[ClientResponse]:
@@ -216,66 +213,56 @@ class RateLimiter:
         return f"<RateLimiter of {self.session!r}: {self._limiter!r}>"
 
 
-class Turn:
-    """A call of a wrapper. Its first attempt has a permit already; each later one takes another."""
-
-    __slots__ = ("_first", "_limiter")
-
-    def __init__(self, limiter: Limiter, first: Permit) -> None:
-        self._limiter = limiter
-        self._first: Permit | None = first
-
-    async def take(self) -> None:
-        """Take a permit for one attempt. It holds nothing, so it needs no release."""
-        first, self._first = self._first, None
-        if first is None:
-            await self._limiter.acquire()
-
-    def end(self) -> None:
-        """End the call: nothing more is sent, so an unused permit goes back."""
-        if self._first is not None:
-            give_back([self._first])
-
-
-TURN: ContextVar[Turn | None] = ContextVar("headgate.http.aiohttp.TURN", default=None)
-
-
-async def limit_by_turn(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """The middleware in the session of every wrapper: it limits only requests of wrappers."""
-    turn = TURN.get()
-    if turn is not None:
-        await turn.take()
-    return await handler(request)
-
-
 class Call(Generic[T]):
     """A limited call of a session: await it, or enter it with `async with`, once."""
 
-    __slots__ = ("_begin", "_limiter", "_opening")
+    __slots__ = ("_begin", "_first", "_limiter", "_opening")
 
     def __init__(self, limiter: Limiter, begin: Callable[[], Any]) -> None:
         self._limiter = limiter
         self._begin = begin
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._in_turn().__await__()
+        return self._run().__await__()
 
     async def __aenter__(self) -> T:
-        return await self._in_turn(entered=True)
+        return await self._run(entered=True)
 
     async def __aexit__(self, *outcome: object) -> None:
         await self._opening.__aexit__(*outcome)
 
-    async def _in_turn(self, *, entered: bool = False) -> T:
-        turn = Turn(self._limiter, await self._limiter.acquire())
-        before = TURN.set(turn)
+    async def _run(self, *, entered: bool = False) -> T:
+        self._first: Permit | None = await self._limiter.acquire()
+        before = PRESENT.set(self)
         try:
             self._opening = self._begin()
             result: T = await (self._opening.__aenter__() if entered else self._opening)
             return result
         finally:
-            TURN.reset(before)
-            turn.end()
+            PRESENT.reset(before)
+            if self._first is not None:  # nothing was sent
+                give_back([self._first])
+
+    async def enter_attempt(self) -> None:
+        """Take a permit for one attempt; the first attempt has one already.
+
+        It holds nothing, so it needs no release.
+        """
+        first, self._first = self._first, None
+        if first is None:
+            await self._limiter.acquire()
+
+
+# The call of a wrapper in whose context a request goes out.
+PRESENT: ContextVar[Call[Any] | None] = ContextVar("headgate.http.aiohttp.PRESENT", default=None)
+
+
+async def limit_by_call(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """The middleware in the session of every wrapper: it limits only requests of wrappers."""
+    call = PRESENT.get()
+    if call is not None:
+        await call.enter_attempt()
+    return await handler(request)
 
 
 def make_bucket(rate: object, max_tokens: int) -> Rate:

@@ -1,6 +1,6 @@
 """The bodies of refusals: which of them are read, how they are decoded, and their statements.
 
-Pure: bytes come in, and words and numbers go out. The module of a client reads the body.
+Pure: the module of a client reads the body.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any, Protocol
 from headgate.http.header_values import keep_plausible
 from headgate.http.json_values import find, find_number, find_text
 
-# Servers use these both for a limit that was met and for an account without credit.
-AMBIGUOUS = {403, 429}
-MOST_READ = 65_536  # bytes of a refusal that are read; refusals are short
+AMBIGUOUS = {403, 429}  # a limit that was met, or an account without credit
+MOST_READ = 65_536  # bytes of a refusal that are read
 LONGEST_READ = 5.0  # seconds; after that the headers have to do
 MOST_DECODED = 1_000_000  # bytes that a compressed body may become
 CODINGS = {"gzip", "x-gzip", "deflate"}  # codings that zlib reads
@@ -33,8 +32,6 @@ SECONDARY = "secondary rate limit"
 
 
 class Headers(Protocol):
-    """The headers of any client's response."""
-
     def items(self) -> Iterable[tuple[str, str]]: ...
 
 
@@ -44,7 +41,6 @@ def says_more_than_headers(status: int, headers: Headers) -> bool:
 
 
 def decode(headers: Headers, body: bytes) -> bytes:
-    """Return a body without its compression; nothing of one in an unknown coding."""
     coding = find_header(headers, "content-encoding") or "identity"
     if coding == "identity":
         return body
@@ -65,7 +61,6 @@ def find_header(headers: Headers, name: str) -> str:
 
 
 def find_codes(body: Any) -> set[str]:
-    """Return the codes by which a body names its error."""
     paths = [("code",), ("error", "code"), ("error", "type"), ("error", "details", "error_code")]
     codes = {find_text(body, *path) for path in paths}
     errors = find(body, "errors")
@@ -75,13 +70,12 @@ def find_codes(body: Any) -> set[str]:
 
 
 def has_no_credit(body: Any) -> bool:
-    """Return whether the account is spent, so that waiting does not help."""
+    """Return whether the account is spent."""
     message = find_text(body, "error", "message")
     return bool(find_codes(body) & NO_CREDIT_CODES) or NO_CREDIT in message.lower()
 
 
 def is_secondary(body: Any) -> bool:
-    """Return whether GitHub's secondary limit was met."""
     return SECONDARY in find_text(body, "message").lower()
 
 

@@ -31,7 +31,6 @@ UNIT = "requests"  # each call of a client takes one
 
 
 def choose_feedback(call: str, feedback: bool, adopt: bool = False) -> ApplyFeedback | None:
-    """Return the function that applies each response, if any."""
     if flag(call, "adopt", adopt) and not flag(call, "feedback", feedback):
         raise ValueError(
             f"{call}(feedback=False, adopt=True): a limit that is not read cannot be adopted; "
@@ -43,7 +42,6 @@ def choose_feedback(call: str, feedback: bool, adopt: bool = False) -> ApplyFeed
 
 
 def apply_response(granted: Granted, status: int, headers: Headers, body: bytes = b"") -> None:
-    """Pause and drain the limiters as a response says."""
     with log_failures():
         apply_answer(granted, read(status, headers, body))
 
@@ -70,7 +68,6 @@ def log_failures() -> Iterator[None]:
 
 
 def apply_answer(granted: Granted, answer: Answer) -> None:
-    """Pause for a refusal that has a time; drain to the remaining budget that the server states."""
     budgets = [
         budget for budget in answer.budgets if budget.unit == UNIT and budget.remaining is not None
     ]
@@ -84,8 +81,8 @@ def apply_answer(granted: Granted, answer: Answer) -> None:
 def drain(permit: Permit, budget: Budget, alone: bool) -> None:
     """Apply the remainder of `budget`, if it is a limit of this limiter: one of the same size.
 
-    Without a stated size, drain only if the limiter has one limit on requests, and the response one
-    budget of them (`alone`).
+    Without a stated size, both must be the only ones on requests: the budget (`alone`) and the
+    limit.
     """
     queue = queue_of(permit)
     rules = [text for text in queue.declared.program.split(";") if counts_requests(text)]
@@ -110,7 +107,7 @@ def capacity_of(text: str) -> int:
 
 
 def adopt_limit(limiter: Limiter, answer: Answer) -> None:
-    """Replace the limiter's one limit on requests by the one that the response states.
+    """Replace the limiter's only limit on requests by the one that the response states.
 
     Nothing changes if an update has changed other limits of the name. `limiter.limits` stay as the
     program declared them, so that each process derives the same limits from the same response.

@@ -1,8 +1,8 @@
 """How servers write numbers and times in headers, read strictly: any other text gives None.
 
-Pure; nothing raises, and no header is known here. Numbers are ASCII digits, because `float` and
-`int` accept "1_0", "nan", "1e400" and digits of other scripts. Times are returned in seconds from
-now; a moment that has passed is 0.0.
+Pure; nothing raises. Numbers are ASCII digits, because `float` and `int` accept "1_0", "nan",
+"1e400" and digits of other scripts. Times are returned in seconds from now; a moment that has
+passed is 0.0.
 """
 
 from __future__ import annotations
@@ -28,14 +28,10 @@ INSTANT = re.compile(
 HTTP_DATE = re.compile(r"[A-Za-z]{3,9},? [A-Za-z0-9 :-]{15,30}", re.ASCII)
 
 
-def parse_whole(text: str) -> int | None:
-    """Read "42"."""
-    return int(text) if WHOLE.fullmatch(text) else None
-
-
 def parse_first_whole(text: str) -> int | None:
     """Read the first number of "100, 100;w=60"."""
-    return parse_whole(re.split("[,;]", text, maxsplit=1)[0].strip())
+    first = re.split("[,;]", text, maxsplit=1)[0].strip()
+    return int(first) if WHOLE.fullmatch(first) else None
 
 
 def parse_seconds(text: str) -> float | None:
@@ -95,5 +91,5 @@ def seconds_until(moment: float, now: float) -> float | None:
 
 
 def keep_plausible(number: float) -> float | None:
-    """Return `number` if a server could mean it, in seconds or as a size."""
+    """Keep a number that a server could mean, in seconds or as a size."""
     return number if math.isfinite(number) and 0 <= number < LONGEST else None

@@ -1,6 +1,6 @@
 """httpx, sync and async: transports that pass limiters first, and `limit`.
 
-The work is done in httpx_transports.py. Here the classes get the types of httpx.
+httpx_transports.py does the work. Here the classes get the types of httpx.
 """
 
 from __future__ import annotations

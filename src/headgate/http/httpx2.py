@@ -1,6 +1,6 @@
 """httpx2, sync and async: transports that pass limiters first, and `limit`.
 
-The work is done in httpx_transports.py. Here the classes get the types of httpx2.
+httpx_transports.py does the work. Here the classes get the types of httpx2.
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ class Transport(
     httpx_transports.Transport[httpx2.Request, httpx2.Response, httpx2.BaseTransport],
     httpx2.BaseTransport,
 ):
-    """Limits each request that it sends: `httpx2.Client(transport=Transport(limiter))`.
+    """Limits each request that it sends, as `headgate.http.httpx.Transport` does.
 
-    `inner`: the transport that sends; unsaid, an `httpx2.HTTPTransport()`. A client with a
-    transport of its own ignores proxies from the environment, its `verify` and its `limits`;
-    `limit` keeps them. The other arguments are those of `limit`.
+    `inner`: unsaid, an `httpx2.HTTPTransport()`.
     """
 
     _body = Body

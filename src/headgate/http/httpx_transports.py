@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from time import monotonic
-from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import LONGEST_READ, MOST_READ, decode
@@ -26,8 +25,6 @@ def find_place(request: Any) -> Place:
 
 
 class LimitedTransport(Generic[Req, Inner]):
-    """The common part of both transports."""
-
     _body: type[Any]  # the client's type of a body
     _default: type[Any]  # the client's own transport
 
@@ -47,7 +44,6 @@ class LimitedTransport(Generic[Req, Inner]):
 
     @classmethod
     def around(cls, inner: Any, chain: LimiterChain[Any]) -> Self:
-        """Return a transport that passes `chain` before it sends by `inner`."""
         transport = cls.__new__(cls)
         transport._chain, transport._inner = chain, inner
         return transport
@@ -64,8 +60,6 @@ class LimitedTransport(Generic[Req, Inner]):
 
 
 class Transport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
-    """Wraps a transport: each request that goes out gets permits first."""
-
     def handle_request(self, request: Req) -> Res:
         """Send one attempt. The client calls this."""
         permits = self._chain.enter_sync(request)
@@ -88,18 +82,11 @@ class Transport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
         self._inner.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        self._inner.__exit__(kind, error, trace)
+    def __exit__(self, *outcome: Any) -> None:
+        self._inner.__exit__(*outcome)
 
 
 class AsyncTransport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
-    """`Transport` for coroutines."""
-
     async def handle_async_request(self, request: Req) -> Res:
         """Send one attempt. The client calls this."""
         permits = await self._chain.enter(request)
@@ -122,13 +109,8 @@ class AsyncTransport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
         await self._inner.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        await self._inner.__aexit__(kind, error, trace)
+    async def __aexit__(self, *outcome: Any) -> None:
+        await self._inner.__aexit__(*outcome)
 
 
 Transports: TypeAlias = Mapping[type[Any], type[LimitedTransport[Any, Any]]]  # by types of clients

@@ -1,6 +1,6 @@
 """Values in a JSON body, read strictly: a value of another kind counts as missing. Nothing raises.
 
-Pure; it knows no provider. header_values.py does the same for headers.
+Pure. header_values.py does the same for headers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ def parse_object(body: bytes | bytearray | str) -> dict[str, Any]:
 
 
 def find(value: Any, *path: str) -> Any:
-    """Return the value at `path`, or None."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -36,6 +35,5 @@ def find_number(value: Any, *path: str) -> float | None:
 
 
 def find_text(value: Any, *path: str) -> str:
-    """Return the text at `path`, or an empty one."""
     text = find(value, *path)
     return text if isinstance(text, str) else ""

@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import says_more_than_headers
-from headgate.http.feedback import ApplyFeedback, Granted, choose_feedback
+from headgate.http.feedback import ApplyFeedback, choose_feedback
 from headgate.internals import acquire_estimated, acquire_estimated_sync, refund
 from headgate.limiter import Limiter
 from headgate.permit import Permit
@@ -35,31 +35,36 @@ class Place(NamedTuple):
 class CallPermits:
     """The permits of one call. `release`, or dropping the object, gives them back."""
 
-    __slots__ = ("_apply_feedback", "_granted")
+    __slots__ = ("_apply_feedback", "granted")
 
-    def __init__(self, granted: Granted = (), apply_feedback: ApplyFeedback | None = None) -> None:
-        self._granted = granted
-        self._apply_feedback = apply_feedback if granted else None
+    def __init__(self, apply_feedback: ApplyFeedback | None = None) -> None:
+        self.granted: list[tuple[Limiter, Permit]] = []
+        self._apply_feedback = apply_feedback
+
+    def units(self, limiter: Limiter) -> dict[str, Any]:
+        """For subclasses: the cost of the call, if it is not one of each unit."""
+        return {}
 
     def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> None:
         """Apply a response to the limiters of the call. Never raises."""
-        if self._apply_feedback is not None:
-            self._apply_feedback(self._granted, status, headers, body)
+        if self._apply_feedback is not None and self.granted:
+            self._apply_feedback(self.granted, status, headers, body)
 
     def needs_body(self, response: Any) -> bool:
-        """Return whether the body of this response may say more than its headers."""
-        return self._apply_feedback is not None and says_more_than_headers(
-            response.status_code, response.headers
+        return (
+            self._apply_feedback is not None
+            and bool(self.granted)
+            and says_more_than_headers(response.status_code, response.headers)
         )
 
     def __bool__(self) -> bool:
         """Whether a permit still holds capacity."""
-        return any(permit.held for _, permit in self._granted)
+        return any(permit.held for _, permit in self.granted)
 
     def fail(self, error: BaseException) -> None:
         """End the call with `error`, and refund it if an inner limiter refused it."""
         if UNSENT in vars(error):
-            give_back(permit for _, permit in self._granted)
+            give_back(permit for _, permit in self.granted)
         self.release()
 
     def watch_body(self, response: Any) -> None:
@@ -70,25 +75,12 @@ class CallPermits:
 
     def release(self) -> None:
         """Release all permits. Never blocks; any task or thread may call it, and call it again."""
-        for _, permit in self._granted:
+        for _, permit in self.granted:
             permit.release()
 
 
-class CallCost:
-    """The cost of a call: one of each unit. Subclasses ask for more."""
-
-    def units(self, limiter: Limiter) -> dict[str, Any]:
-        return {}
-
-    def hold(self, granted: Granted, apply_feedback: ApplyFeedback | None) -> CallPermits:
-        return CallPermits(granted, apply_feedback)
-
-
-ONE_OF_EACH = CallCost()
-
-
 class LimiterChain(Generic[R]):
-    """The limiters of a client, passed in the order in which they were named."""
+    """The limiters of a client, in the order in which a request passes them."""
 
     def __init__(
         self,
@@ -109,34 +101,32 @@ class LimiterChain(Generic[R]):
 
     async def enter(self, request: R) -> CallPermits:
         """Get the permits for one attempt. On a failure, those that were granted go back."""
-        cost = self._cost_of(request)
-        granted: list[tuple[Limiter, Permit]] = []
+        permits = self._new_permits(request)
         try:
             for limiter in self._limiters_for(request):
-                permit = await acquire_estimated(limiter, cost.units)
-                granted.append((limiter, permit))
+                permit = await acquire_estimated(limiter, permits.units)
+                permits.granted.append((limiter, permit))
         except BaseException as error:
-            give_back(permit for _, permit in granted)
+            give_back(permit for _, permit in permits.granted)
             vars(error)[UNSENT] = True
             raise
-        return cost.hold(granted, self._apply_feedback)
+        return permits
 
     def enter_sync(self, request: R) -> CallPermits:
-        """`enter` for a thread, which it blocks."""
-        cost = self._cost_of(request)
-        granted: list[tuple[Limiter, Permit]] = []
+        """`enter` for threads."""
+        permits = self._new_permits(request)
         try:
             for limiter in self._limiters_for(request):
-                permit = acquire_estimated_sync(limiter, cost.units)
-                granted.append((limiter, permit))
+                permit = acquire_estimated_sync(limiter, permits.units)
+                permits.granted.append((limiter, permit))
         except BaseException as error:
-            give_back(permit for _, permit in granted)
+            give_back(permit for _, permit in permits.granted)
             vars(error)[UNSENT] = True
             raise
-        return cost.hold(granted, self._apply_feedback)
+        return permits
 
-    def _cost_of(self, request: R) -> CallCost:
-        return ONE_OF_EACH
+    def _new_permits(self, request: R) -> CallPermits:
+        return CallPermits(self._apply_feedback)
 
     def _limiters_for(self, request: R) -> Sequence[Limiter]:
         if self._exempt and self._is_exempt(request):
@@ -162,10 +152,7 @@ def give_back(permits: Iterable[Permit]) -> None:
 
 
 def matches(rule: str, place: Place) -> bool:
-    """Return whether a text of an exempt list means `place`.
-
-    It is "host", "*.host", "/path" or "host/path"; a path includes all paths below it.
-    """
+    """Return whether "host", "*.host", "/path" or "host/path" means `place`, or a path above it."""
     host, slash, path = rule.partition("/")
     if host and not (
         place.host == host or (host.startswith("*.") and place.host.endswith(host[1:]))
@@ -220,12 +207,12 @@ def check_exempt(call: str, exempt: Exempt[R]) -> tuple[str | Callable[[R], bool
 
 
 def is_plain_function(function: object) -> bool:
-    """Return whether it can be called for a value. A coroutine function returns a true object."""
+    # A coroutine function would return a true object.
     return callable(function) and not iscoroutinefunction(function)
 
 
 def check_rule(call: str, rule: str) -> None:
-    """Refuse a text that could match no request: a URL, a port, a query, capitals in a host."""
+    """Refuse a text that could match no request."""
     host = rule.partition("/")[0]
     if not rule or "://" in rule or "?" in rule or ":" in host or host != host.lower():
         raise ValueError(

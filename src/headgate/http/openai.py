@@ -48,10 +48,7 @@ def limit(
     `estimates`: the learned estimates, to look at or to share; unsaid, the client has its own.
     `key`: "model", "host", or a function of the request that returns a text: each has a state of
     its own.
-    `exempt`, `feedback` and `adopt`: as in `headgate.http.httpx.limit`.
-
-    Raises ValueError or TypeError for arguments that can never work. A call raises the errors of
-    `Limiter.acquire`, before it is sent.
+    `exempt`, `feedback`, `adopt` and all errors: as in `headgate.http.httpx.limit`.
     """
     chain = TokenChain(limiters, OPENAI, estimates, key, exempt, feedback, adopt)
     limit_sdk(client, (openai.OpenAI, openai.AsyncOpenAI), TRANSPORTS, chain)

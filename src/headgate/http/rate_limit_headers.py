@@ -5,9 +5,7 @@
     answer.permanent        # waiting would not help: a spend cap, a quota that is used up
     answer.budgets          # what it says about each of its limits
 
-Pure: it sends, stores and waits for nothing. Malformed headers are ignored. A table has the headers
-of the providers. header_values.py reads numbers and times, error_bodies.py reads bodies, and
-http_sf parses structured fields.
+Pure: it sends, stores and waits for nothing. Malformed headers are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import http_sf
 
@@ -163,7 +161,7 @@ def judge_429(fields: Fields, body: Any) -> Verdict:
 
 
 def is_throttled_403(fields: Fields, body: Any, budgets: Iterable[Budget]) -> bool:
-    """Return whether a 403 means a limit, as GitHub's does."""
+    """GitHub's 403 may mean a limit."""
     empty = any(budget.remaining == 0 for budget in budgets)
     return "retry-after" in fields or is_secondary(body) or empty
 
@@ -195,36 +193,24 @@ def parse_retry_after(text: str, now: float) -> float | None:
 # Headers of the providers ----------------------------------------------------------------------
 
 
-class _Row(NamedTuple):
-    """Headers of one form.
-
-    `header` has a group `what` (limit, remaining, reset, reset-after) and maybe a `name`.
-    """
-
-    header: re.Pattern[str]
-    parse_reset: ParseReset
-
-
-def _row(header: str, parse_reset: ParseReset) -> _Row:
-    pattern = header.replace("WHAT", "(?P<what>limit|remaining|reset)")
-    return _Row(re.compile(pattern, re.ASCII), parse_reset)
-
-
-TABLE = [
+WHAT = "(?P<what>limit|remaining|reset)"
+# The headers of one form, with a group `what` and maybe a `name`, and the form of their resets.
+TABLE: list[tuple[str, ParseReset]] = [
     # GitHub, Discord (reset-after goes before reset) and many others.
     # X (Twitter) writes x-rate-limit.
-    _row(r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", header_values.parse_epoch),
-    _row(r"x-rate-limit-WHAT", header_values.parse_epoch),
+    (r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", header_values.parse_epoch),
+    (rf"x-rate-limit-{WHAT}", header_values.parse_epoch),
     # OpenAI; Azure the same, in whole seconds.
-    _row(
-        r"x-ratelimit-WHAT-(?P<name>(?!after$)[a-z][a-z_-]*)",
+    (
+        rf"x-ratelimit-{WHAT}-(?P<name>(?!after$)[a-z][a-z_-]*)",
         lambda text, now: header_values.parse_go_duration(text),
     ),
     # Anthropic: the moment at which it is full.
-    _row(r"anthropic-(?:ratelimit-)?(?P<name>[a-z][a-z-]*)-WHAT", header_values.parse_instant),
+    (rf"anthropic-(?:ratelimit-)?(?P<name>[a-z][a-z-]*)-{WHAT}", header_values.parse_instant),
     # IETF, drafts up to 06.
-    _row(r"ratelimit-WHAT", lambda text, now: header_values.parse_seconds(text)),
+    (rf"ratelimit-{WHAT}", lambda text, now: header_values.parse_seconds(text)),
 ]
+ROWS = [(re.compile(header, re.ASCII), parse_reset) for header, parse_reset in TABLE]
 # These name the budget of the first row: GitHub, Discord.
 NAMED_BY = ("x-ratelimit-resource", "x-ratelimit-bucket")
 SHOPIFY_REST = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
@@ -233,16 +219,16 @@ SHOPIFY_REST = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 def budgets_by_table(fields: Fields, now: float) -> list[Budget]:
     found: dict[tuple[int, str], dict[str, Any]] = {}
     for header, text in fields.items():
-        for number, row in enumerate(TABLE):
-            match = row.header.fullmatch(header)
+        for number, (pattern, parse_reset) in enumerate(ROWS):
+            match = pattern.fullmatch(header)
             if match is None:
                 continue
             name, what = match.groupdict().get("name") or "", match["what"]
-            is_reset = what.startswith("reset")
-            value = (
-                row.parse_reset(text, now) if is_reset else header_values.parse_first_whole(text)
+            found.setdefault((number, name), {})[what] = (
+                parse_reset(text, now)
+                if what.startswith("reset")
+                else header_values.parse_first_whole(text)
             )
-            found.setdefault((number, name), {})[what] = value
             break
     budgets = [make_budget(fields, name, values) for (_, name), values in found.items()]
     return [*filter(None, budgets), *budgets_of_shopify_rest(fields)]
@@ -268,7 +254,7 @@ def budgets_of_shopify_rest(fields: Fields) -> list[Budget]:
 
 
 def budgets_of_shopify(body: Any) -> list[Budget]:
-    """Read Shopify's GraphQL bucket, which stands in the body."""
+    """Read Shopify's GraphQL bucket."""
     status = ("extensions", "cost", "throttleStatus")
     size = find_number(body, *status, "maximumAvailable")
     left = find_number(body, *status, "currentlyAvailable")
@@ -298,15 +284,11 @@ def budgets_by_draft(fields: Fields) -> list[Budget]:
         if keep_natural(words.get("r")) is not None:
             values = {"remaining": words["r"], "reset": keep_span(words.get("t"))}
             found.setdefault((name, partition_of(words)), {}).update(values)
-    budgets = [
-        Budget(name=name, partition=partition, **values)
-        for (name, partition), values in found.items()
-    ]
+    budgets = [Budget(name, partition=key, **values) for (name, key), values in found.items()]
     return budgets or budgets_by_draft_07(fields.get("ratelimit", ""))
 
 
 def parse_items(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the named items of a structured list, with their parameters."""
     parsed = parse_field(text, "list") or []
     return [(str(item[0]), item[1]) for item in parsed if isinstance(item[0], str | http_sf.Token)]
 

@@ -53,7 +53,6 @@ class Adapter(BaseAdapter):
 
     @classmethod
     def around(cls, inner: BaseAdapter, chain: LimiterChain[PreparedRequest]) -> Adapter:
-        """Return an adapter that passes `chain` before it sends by `inner`."""
         adapter = cls.__new__(cls)
         adapter._wrap(inner, chain)
         return adapter
@@ -98,10 +97,7 @@ def limit(
     until the body has been read or closed, and go back on errors. The wait is no part of a
     request's `timeout`, but of `response.elapsed`. Called again, it adds limiters: a request passes
     those that were added last first. An adapter that is mounted afterwards is not limited.
-    `key`, `exempt`, `feedback` and `adopt`: as in `headgate.http.httpx.limit`.
-
-    Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
-    `Limiter.acquire`, before it is sent.
+    `key`, `exempt`, `feedback`, `adopt` and all errors: as in `headgate.http.httpx.limit`.
     """
     chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
     if not isinstance(session, Session):
@@ -146,8 +142,8 @@ def hold(raw: Any, permits: CallPermits) -> None:
 def then_release(method: Callable[[], None], permits: CallPermits) -> Callable[[], None]:
     """Return a function that calls `method` and releases the permits.
 
-    It refers to the object of `method` weakly, so a response that is dropped goes at once, and its
-    permits with it. A plain function comes from an adapter of ours inside this one.
+    It refers to the object of `method` weakly, so a dropped response goes at once, and its permits
+    with it. A plain function comes from an adapter of ours inside this one.
     """
     weak = WeakMethod(method) if ismethod(method) else lambda: method
 
@@ -184,10 +180,7 @@ class Attempt:
 
     @contextmanager
     def in_progress(self) -> Iterator[Attempt]:
-        """List the attempt while this thread sends it.
-
-        An adapter inside another one sends the same request, so then both are listed.
-        """
+        # An adapter inside another one sends the same request, so then both are listed.
         others = tuple(each for each in IN_PROGRESS.get() if each._request is self._request)
         before = IN_PROGRESS.set((*others, self))
         try:
@@ -205,7 +198,6 @@ IN_PROGRESS: ContextVar[tuple[Attempt, ...]] = ContextVar(
 
 
 def limit_retries(retry: Retry) -> Retry:
-    """Return a `Retry` like `retry` that passes the limiters."""
     if getattr(retry, "passes_limiters", False):
         return retry
     # A constructor of the user's class may need arguments that are unknown here.
@@ -215,10 +207,7 @@ def limit_retries(retry: Retry) -> Retry:
 
 
 def limit_retry_class(kind: type[Retry]) -> type[Retry]:
-    """Return a subclass of `kind` that passes the limiters.
-
-    urllib3 makes a new object of the class for each retry, and copies no attribute of ours.
-    """
+    # urllib3 makes a new object of the class for each retry, and copies no attribute of ours.
 
     class LimitedRetry(kind):  # type: ignore[misc, valid-type]  # the user's class
         passes_limiters = True

@@ -1,13 +1,11 @@
 """Estimates of the tokens that calls to a language model take, learned from the calls before.
 
-Pure: numbers come in and go out. Here is no client, no clock and no store. Nothing is locked: the
-estimates of a model are one value, replaced as a whole, so any thread and any finalizer may learn.
-Of two threads that learn at once, one observation may be lost.
+Pure, and nothing is locked: the estimates of a model are one value, replaced as a whole, so any
+thread and any finalizer may learn. Of two threads that learn at once, one observation may be lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple, TypeAlias
@@ -30,6 +28,11 @@ class Known(NamedTuple):
     tokens: float = PRIOR / CHARACTERS_PER_TOKEN
     inputs: tuple[Pair, ...] = ()
     outputs: tuple[Pair, ...] = ()
+
+    def next_output(self) -> int:
+        """Return the smallest number that a `SHARE` of the latest responses do not exceed."""
+        ordered = sorted(used for _, used in self.outputs)
+        return ordered[ceil(SHARE * len(ordered)) - 1] if ordered else FIRST_OUTPUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +71,11 @@ class Estimates:
         print(estimates)                           # what was learned, and how far off it was
 
     Input: characters by a ratio, four to a token at first; then tokens over characters. Both are
-    moving averages in which each call weighs an eighth (exponential smoothing: S. W. Roberts,
-    Control chart tests based on geometric moving averages, 1959; an eighth as in V. Jacobson,
-    Congestion avoidance and control, 1988).
+    moving averages in which each call weighs an eighth (exponential smoothing: Roberts, 1959; an
+    eighth as in Jacobson, Congestion avoidance and control, 1988).
     Output: the smallest number that nine of ten of the latest 64 responses stayed within (a sample
-    quantile: R. J. Hyndman and Y. Fan, Sample quantiles in statistical packages, 1996,
-    definition 1). It is 512 tokens before the first response, and at most the call's `max_tokens`.
+    quantile: Hyndman and Fan, 1996, definition 1). It is 512 tokens before the first response, and
+    at most the call's `max_tokens`.
 
     Several clients may share one object, in any thread. It lives in this process and holds no text.
     """
@@ -90,7 +92,7 @@ class Estimates:
 
     def output(self, model: str, most: int | None = None) -> int:
         """Estimate the tokens of a response that may have `most`."""
-        expected = quantile([used for _, used in self._known.get(model, Known()).outputs])
+        expected = self._known.get(model, Known()).next_output()
         return expected if most is None else min(expected, most)
 
     def learn_input(self, model: str, characters: int, estimated: int, used: int) -> None:
@@ -117,18 +119,15 @@ class Estimates:
 
 
 def summarize(model: str, known: Known) -> Learned:
-    output = quantile([used for _, used in known.outputs])
     more = [used > estimated for estimated, used in known.outputs]
-    exceeded = sum(more) / len(more) if more else None
-    ratio = known.tokens / known.characters
     return Learned(
         model,
         known.calls,
-        ratio,
-        output,
-        relative_error(known.inputs),
-        relative_error(known.outputs),
-        exceeded,
+        tokens_per_character=known.tokens / known.characters,
+        output=known.next_output(),
+        input_error=relative_error(known.inputs),
+        output_error=relative_error(known.outputs),
+        exceeded=sum(more) / len(more) if more else None,
     )
 
 
@@ -136,14 +135,7 @@ def append_recent(pairs: tuple[Pair, ...], pair: Pair) -> tuple[Pair, ...]:
     return (*pairs, pair)[-RECENT:]
 
 
-def quantile(numbers: Iterable[int]) -> int:
-    """Return the smallest of these numbers that a `SHARE` of them do not exceed."""
-    ordered = sorted(numbers)
-    return ordered[ceil(SHARE * len(ordered)) - 1] if ordered else FIRST_OUTPUT
-
-
 def relative_error(pairs: tuple[Pair, ...]) -> float | None:
-    """Return the sum of all differences, over the sum of all that was used."""
     used = sum(used for _, used in pairs)
     return sum(abs(estimated - used) for estimated, used in pairs) / used if used else None
 

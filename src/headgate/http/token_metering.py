@@ -7,14 +7,11 @@ words of a provider, and token_estimates.py learns.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from headgate.http.feedback import ApplyFeedback, Granted
-from headgate.http.httpx_transports import Transports, find_place, limit_client
+from headgate.http.feedback import ApplyFeedback
+from headgate.http.httpx_transports import Transports, content_of, find_place, limit_client
 from headgate.http.limiter_chain import (
-    ONE_OF_EACH,
-    CallCost,
     CallPermits,
     Exempt,
     Key,
@@ -34,8 +31,6 @@ UNITS = ("tokens", "input_tokens", "output_tokens")
 
 
 class TokenChain(LimiterChain[Any]):
-    """The limiters of an SDK's client."""
-
     def __init__(
         self,
         limiters: tuple[Limiter, ...],
@@ -56,13 +51,13 @@ class TokenChain(LimiterChain[Any]):
         self._dialect = dialect
         self._estimates = Estimates() if estimates is None else estimates
 
-    def _cost_of(self, request: Any) -> CallCost:
+    def _new_permits(self, request: Any) -> CallPermits:
         asked = self._read(request)
         if asked is None:
-            return ONE_OF_EACH
+            return CallPermits(self._apply_feedback)
         # The caller may accept other codings, but the response has to be read here, too.
         request.headers["accept-encoding"] = CODINGS
-        return TokenCost(asked, self._dialect, self._estimates)
+        return MeteredPermits(asked, self._dialect, self._estimates, self._apply_feedback)
 
     def _read(self, request: Any) -> Asked | None:
         try:
@@ -76,21 +71,29 @@ class TokenChain(LimiterChain[Any]):
         return NO_MODEL if asked is None else asked.model
 
 
-class TokenCost(CallCost):
-    """The estimated tokens of one attempt."""
+class MeteredPermits(CallPermits):
+    """The permits of one attempt at its estimated tokens. Their release settles the usage."""
 
-    def __init__(self, asked: Asked, dialect: Dialect, estimates: Estimates) -> None:
-        self.dialect = dialect
-        self._asked = asked
+    __slots__ = ("_asked", "_dialect", "_estimates", "_input", "_is_refused", "_output", "_reader")
+
+    def __init__(
+        self,
+        asked: Asked,
+        dialect: Dialect,
+        estimates: Estimates,
+        apply_feedback: ApplyFeedback | None,
+    ) -> None:
+        super().__init__(apply_feedback)
+        self._asked: Asked | None = asked  # until it is settled
+        self._dialect = dialect
         self._estimates = estimates
         self._input = estimates.input(asked.model, asked.characters)
         self._output = estimates.output(asked.model, asked.most) if asked.answers else 0
+        self._reader: UsageReader | None = None
+        self._is_refused = False
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
-        """Return the estimate in the units of `limiter`, at most its capacity.
-
-        The call's real usage is settled in any case.
-        """
+        """Return the estimate in the units of `limiter`, at most its capacity."""
         capacity = queue_of(limiter).declared.capacity
         amounts = self._amounts(Usage())
         return {
@@ -98,42 +101,6 @@ class TokenCost(CallCost):
             for unit in UNITS
             if unit in capacity and amounts[unit]
         }
-
-    def hold(self, granted: Granted, apply_feedback: ApplyFeedback | None) -> CallPermits:
-        return MeteredPermits(self, granted, apply_feedback)
-
-    def settle(self, granted: Granted, used: Usage) -> None:
-        """Settle `used`. Units that it does not state keep their estimate."""
-        if used != Usage():
-            amounts = self._amounts(used)
-            for _, permit in granted:
-                settle_counted(permit, amounts)
-
-    def learn(self, used: Usage) -> None:
-        model = self._asked.model
-        if used.input is not None:
-            self._estimates.learn_input(model, self._asked.characters, self._input, used.input)
-        if used.output is not None and self._asked.answers:
-            self._estimates.learn_output(model, self._output, used.output)
-
-    def _amounts(self, used: Usage) -> dict[str, int]:
-        into = self._input if used.input is None else used.input
-        out = self._output if used.output is None else used.output
-        return {"tokens": into + out, "input_tokens": into, "output_tokens": out}
-
-
-class MeteredPermits(CallPermits):
-    """The permits of one attempt. Their release settles the usage."""
-
-    __slots__ = ("_cost", "_is_refused", "_reader")
-
-    def __init__(
-        self, cost: TokenCost, granted: Granted, apply_feedback: ApplyFeedback | None
-    ) -> None:
-        super().__init__(granted, apply_feedback)
-        self._cost: TokenCost | None = cost  # until it is settled
-        self._reader: UsageReader | None = None
-        self._is_refused = False
 
     def __bool__(self) -> bool:
         """True: there is always a body to read."""
@@ -145,25 +112,42 @@ class MeteredPermits(CallPermits):
         A body that is complete already, as a mock's is, is not compressed any more.
         """
         self._is_refused = 300 <= response.status_code < 500
-        if self._cost is None or not 200 <= response.status_code < 300:
+        if self._asked is None or not 200 <= response.status_code < 300:
             return
         complete = response.is_closed
-        self._reader = UsageReader(self._cost.dialect, response.headers, coded=not complete)
+        self._reader = UsageReader(self._dialect, response.headers, coded=not complete)
         if complete:
-            with suppress(RuntimeError):  # it was closed before it was read
-                self.read_chunk(response.content)
+            self.read_chunk(content_of(response))
 
     def read_chunk(self, chunk: bytes) -> None:
         if self._reader is not None:
             self._reader.read_chunk(chunk)
 
     def release(self) -> None:
-        cost, self._cost = self._cost, None  # once
-        if cost is not None:
+        asked, self._asked = self._asked, None  # once
+        if asked is not None:
             used = Usage() if self._reader is None else self._reader.usage()
-            cost.learn(used)
-            cost.settle(self._granted, Usage(0, 0) if self._is_refused else used)
+            self._learn(asked, used)
+            self._settle(Usage(0, 0) if self._is_refused else used)
         super().release()
+
+    def _learn(self, asked: Asked, used: Usage) -> None:
+        if used.input is not None:
+            self._estimates.learn_input(asked.model, asked.characters, self._input, used.input)
+        if used.output is not None and asked.answers:
+            self._estimates.learn_output(asked.model, self._output, used.output)
+
+    def _settle(self, used: Usage) -> None:
+        """Settle `used`. Units that it does not state keep their estimate."""
+        if used != Usage():
+            amounts = self._amounts(used)
+            for _, permit in self.granted:
+                settle_counted(permit, amounts)
+
+    def _amounts(self, used: Usage) -> dict[str, int]:
+        into = self._input if used.input is None else used.input
+        out = self._output if used.output is None else used.output
+        return {"tokens": into + out, "input_tokens": into, "output_tokens": out}
 
 
 def limit_sdk(

@@ -32,8 +32,6 @@ class Usage(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The tokens and the model of a request."""
-
     model: str
     characters: int
     most: int | None  # how many tokens the response may have, if the request says
@@ -87,7 +85,7 @@ class Dialect:
 
 
 class UsageReader:
-    """Reads the body of one response, chunk by chunk, for the usage that it states."""
+    """Reads the body of one response for the usage that it states."""
 
     def __init__(self, dialect: Dialect, headers: Any, *, coded: bool = True) -> None:
         """`coded`: the chunks are still compressed, as the headers say."""
@@ -147,7 +145,6 @@ class UsageReader:
 
 
 def find_count(message: Mapping[str, Any], word: str) -> int | None:
-    """Return the number of tokens that stands at `word`, if one does."""
     number = message.get(word)
     return number if type(number) is int and 0 <= number < MOST else None
 
@@ -169,16 +166,13 @@ def count_characters(request: Mapping[str, Any]) -> int:
         if isinstance(each, str):
             count += 0 if each.startswith("data:") else len(each)
         elif isinstance(each, dict):
-            todo += texts_in(each)
+            todo += [
+                part
+                for word, part in each.items()
+                if word not in BLOBS and not isinstance(part, int)
+            ]
         elif isinstance(each, list):
             todo += each
         elif isinstance(each, int):
             count += CHARACTERS_PER_TOKEN
     return count
-
-
-def texts_in(part: Mapping[str, Any]) -> list[Any]:
-    """Return the values of a request's part that may hold text."""
-    return [
-        value for word, value in part.items() if word not in BLOBS and not isinstance(value, int)
-    ]

@@ -1,6 +1,6 @@
 """Assertions for tests: the calls that passed kept to the limits, and nothing waits or is held.
 
-This module has the record of calls, and arithmetic over it that shares no code with the gate.
+The arithmetic shares no code with the gate.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ class Recorder:
 
     @contextmanager
     def call(self, cost: int = 1, **units: int) -> Iterator[None]:
-        """Around one call, in a coroutine too; `cost` and `units` as in `acquire`.
-
-        A cost counts requests.
-        """
+        """Around one call, in a coroutine too; `cost`, of requests, and `units` as in `acquire`."""
         asked = {"requests": positive_int("call", "cost", cost), **units}
         taken = {unit: positive_int("call", unit, number) for unit, number in asked.items()}
         begin = self._clock.now() / 1_000_000
@@ -85,17 +82,17 @@ def assert_never_over(calls: Iterable[Call | float], *limits: Limit | str) -> No
     Raises AssertionError, which names the calls and the limit; ValueError or TypeError for bad
     limits.
     """
-    made = sorted((_to_call(each) for each in calls), key=lambda call: call.begin)
+    made = [
+        each if isinstance(each, Call) else Call(instant("assert_never_over", "calls", each))
+        for each in calls
+    ]
+    made.sort(key=lambda call: call.begin)
     for limit in declared_limits("assert_never_over", limits):
         taken = [call for call in made if _cost_in(call, limit)]
         if isinstance(limit, Concurrency):
             _assert_not_too_many(taken, limit)
         else:
             _assert_no_interval_is_over(taken, limit)
-
-
-def _to_call(each: Call | float) -> Call:
-    return each if isinstance(each, Call) else Call(instant("assert_never_over", "calls", each))
 
 
 def _cost_in(call: Call, limit: Limit) -> int:
@@ -126,8 +123,8 @@ def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota)
     """Check, for each call, the worst of the intervals that end with it.
 
     If the units since `first` have all come back, an interval with a later begin is at least as
-    strict, also with any later calls. So one pass suffices. A limit with steps is checked from each
-    begin, because a step may fall anywhere.
+    strict, also with any later calls. So one pass suffices, except for a limit with steps: a step
+    may fall anywhere.
     """
     moments = [microseconds(call.begin) for call in calls]
     sums = [0, *accumulate(_cost_in(call, limit) for call in calls)]
@@ -154,16 +151,15 @@ def _gained(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fract
 
 
 def _most_between(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fraction:
-    """Return the most that the limit allows between two moments, both included."""
+    """Both moments are included."""
     span, per = end - begin, microseconds(limit.per) + microseconds(limit.slack)
     match limit:
         case Window():
             return limit.amount if span < per else math.inf
         case Quota():
             origin, period = microseconds(limit.origin), microseconds(limit.per)
-            return (
-                limit.amount if (begin - origin) // period == (end - origin) // period else math.inf
-            )
+            is_same = (begin - origin) // period == (end - origin) // period
+            return limit.amount if is_same else math.inf
         case Rate() if limit.steps:
             return limit.burst + rational(limit.amount) * (span // per + 1)
         case Rate():
@@ -191,7 +187,7 @@ def assert_at_rest(*limiters: Entrance | RateLimiter | MemoryQueue) -> None:
 
 
 def find_busy() -> set[MemoryQueue]:
-    """Return the queues in this process's memory that are not at rest."""
+    """Return the queues in memory that are not at rest."""
     queues = [queue for store in list(STORES) for queue in store.queues()]
     return {queue for queue in queues if not _is_at_rest(queue.status())}
 

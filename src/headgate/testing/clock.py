@@ -1,7 +1,4 @@
-"""A clock that the test moves, for all limiters in this process's memory.
-
-Its time does not pass by itself. This module also has the timers that wait for that time.
-"""
+"""A clock that the test moves, for all limiters in this process's memory."""
 
 from __future__ import annotations
 
@@ -31,9 +28,7 @@ from headgate.validation import MICROSECOND, flag, instant, microseconds, second
 
 T = TypeVar("T")
 NEW_YEAR = datetime(2025, 1, 1, tzinfo=UTC)
-TURNS = (
-    50  # of an event loop: after them, each task that can go on has gone on until it waits again
-)
+TURNS = 50  # of an event loop; after them, each task that can go on waits again
 BREATH = 0.001  # real seconds in which threads that can go on do so
 
 
@@ -79,10 +74,8 @@ class ManualClock(Clock):
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass, and stop at each moment at which an acquire can go on.
 
-        In a coroutine, use `aadvance`.
-
-        Other threads, and coroutines of other loops, run at their own speed: wait for their
-        results.
+        In a coroutine, use `aadvance`. Other threads, and coroutines of other loops, run at their
+        own speed: wait for their results.
         """
         target = self.moment + _microseconds("advance", seconds)
         while self._step(target):
@@ -154,28 +147,18 @@ class ManualClock(Clock):
         return isinstance(loop, VirtualLoop) and loop.clock is self
 
     def jump(self, seconds: float) -> None:
-        """Move forward to the next whole microsecond, so that no timer of a loop runs too early.
-
-        Wakes no waiter.
-        """
-        # Ignore float error below a thousandth of a microsecond.
-        self.moment += math.ceil(seconds * 1_000_000 - 1e-3)
+        """Move forward by `seconds`. Wakes no waiter."""
+        self.moment += _round_up(seconds)
 
     def _plan(self, timeout: float, call: Callable[[], None]) -> _Timer:
         timer = _Timer(call)
-        # Ignore float error below a thousandth of a microsecond.
         with self._lock:
-            heapq.heappush(
-                self._timers,
-                (self.moment + math.ceil(timeout * 1_000_000 - 1e-3), next(self._numbers), timer),
-            )
+            entry = (self.moment + _round_up(timeout), next(self._numbers), timer)
+            heapq.heappush(self._timers, entry)
         return timer
 
     def _skip(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
-        """Give `turns` turns to the tasks of `loop`, then move to the next moment, and so on.
-
-        It ends when no acquire waits.
-        """
+        """Give `turns` turns to the tasks of `loop`, then move on, until no acquire waits."""
         if turns == 0:
             self._step()
         if self._has_timers():
@@ -190,10 +173,7 @@ class ManualClock(Clock):
             return bool(self._timers)
 
     def _step(self, until: float = math.inf) -> bool:
-        """Move to the next moment of a timer and run the due calls.
-
-        False when there is none up to `until`.
-        """
+        """Move to the next moment of a timer and run the due calls. False: none up to `until`."""
         due: list[Callable[[], None]] = []
         with self._lock:
             while self._timers and not (due and self._timers[0][0] > self.moment):
@@ -218,12 +198,10 @@ class ManualClock(Clock):
 
 
 class _Timer:
-    """A call at a moment, unless it is cancelled before."""
-
     __slots__ = ("call",)
 
-    def __init__(self, call: Callable[[], None] | None) -> None:
-        self.call = call
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call  # until it is cancelled
 
     def cancel(self) -> None:
         self.call = None
@@ -242,8 +220,13 @@ def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> 
             loop.call_soon_threadsafe(call)
 
 
+def _round_up(seconds: float) -> int:
+    # So no timer of a loop runs too early. A float error below 1e-9 s is ignored.
+    return math.ceil(seconds * 1_000_000 - 1e-3)
+
+
 def _microseconds(call: str, duration: float) -> int:
-    """Return whole microseconds. The rest of float arithmetic in `0.3 - 0.1 * 3` is no time."""
+    # The rest of float arithmetic in `0.3 - 0.1 * 3` is no time.
     if isinstance(duration, float) and abs(duration) < MICROSECOND / 2:
         return 0
     return microseconds(seconds(call, "seconds", duration, zero=True))
@@ -255,10 +238,7 @@ def _restart(
     queues: Mapping[MemoryQueue, Declaration],
     limits: Mapping[Limiter, tuple[Limit, ...]],
 ) -> None:
-    """Make each queue and each limiter of `store` as new, by another clock.
-
-    The next acquire of a limiter declares its limits.
-    """
+    """Make each queue and each limiter of `store` as new, by another clock."""
     for queue, waiter in store.begin_again(clock, queues):
         waiter.check_at = 0  # long ago: a waiter that is about to sleep looks at once
         waiter.refuse(

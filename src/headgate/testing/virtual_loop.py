@@ -1,8 +1,4 @@
-"""An event loop in which waiting takes no time.
-
-This module has the loop of `ManualClock.run`. It knows of a clock only how to read it and to move
-it.
-"""
+"""The loop of `ManualClock.run`, in which waiting takes no time."""
 
 from __future__ import annotations
 
@@ -15,8 +11,6 @@ PATIENCE = 1.0
 
 
 class VirtualTime(Protocol):
-    """The clock of a loop."""
-
     def elapsed(self) -> float: ...
     def jump(self, seconds: float) -> None: ...
 
@@ -26,10 +20,7 @@ class Standstill(RuntimeError):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in which waiting takes no time.
-
-    When nothing is ready, its clock jumps to the next timer.
-    """
+    """An event loop whose clock jumps to the next timer when nothing is ready."""
 
     def __init__(self, clock: VirtualTime) -> None:
         self.clock = clock
@@ -47,8 +38,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Selector(selectors.SelectSelector):
-    """Looks for real events without waiting, and then lets virtual time pass."""
-
     def __init__(self, clock: VirtualTime) -> None:
         super().__init__()
         self._clock = clock
