@@ -147,7 +147,7 @@ class ManualClock(Clock):
         return isinstance(loop, VirtualLoop) and loop.clock is self
 
     def jump(self, seconds: float) -> None:
-        """Move forward by `seconds`. Wakes no waiter."""
+        """Move forward by `seconds`, rounded up to a microsecond. Wakes no waiter."""
         self.moment += _round_up(seconds)
 
     def _plan(self, timeout: float, call: Callable[[], None]) -> _Timer:
