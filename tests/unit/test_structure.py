@@ -13,7 +13,7 @@ PACKAGE = Path("src/headgate")
 LARGE = {
     "Attached": (14, 24),
     "Client": (26, 34),
-    "FallbackQueue": (9, 33),
+    "FallbackQueue": (15, 28),
     "Gate": (13, 31),
     "Limiter": (13, 36),
     "LoopSession": (12, 32),
@@ -23,7 +23,7 @@ LARGE = {
     "Permit": (15, 14),
     "Queue": (0, 28),
     "Reconnection": (15, 32),
-    "RedisQueue": (11, 49),
+    "RedisQueue": (11, 48),
     "Session": (14, 38),
     "TokenBucketRule": (13, 17),
     "Watched": (13, 23),

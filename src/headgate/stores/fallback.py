@@ -1,9 +1,8 @@
 """The fallback of a limiter while its store cannot be asked: let calls pass, or limit them to this
 process's share of the limits.
 
-Here every acquire chooses between the store and the fallback. Each change is logged here. This
-module limits nothing: a share is a queue in a MemoryStore, and each remote store has one such
-MemoryStore.
+Every acquire chooses between the store and the fallback. The shares of one remote store are queues
+in one MemoryStore.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from headgate.logs import log
 from headgate.permit import Permit, Refusal
 from headgate.stores.context_stack import Inside
 from headgate.stores.memory.fast_path import not_at_once
+from headgate.stores.memory.queue import MemoryQueue
 from headgate.stores.memory.store import MemoryStore
 from headgate.validation import choice, positive_int, show
 
@@ -40,16 +40,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", Permit, Permit | Refusal)
 MODES = ("raise", "open", "local")
-UNFENCED = (
-    0  # below every fence of a store: a resource that checks fences refuses a caller without one
-)
-# A store that answers counts as back after so many seconds without a failure: a flapping server
-# fills no log.
+UNFENCED = 0  # below every fence of a store, so a resource that checks fences refuses it
+# Seconds without a failure, after which a store counts as back: a flapping server fills no log.
 CALM = 1.0
 
 
 class Asked(Protocol):
-    """The object that answers an acquire: a store's queue, or its replacement."""
+    """A store's queue, or its replacement."""
 
     async def acquire(self, request: Request) -> Permit: ...
     def acquire_sync(self, request: Request) -> Permit: ...
@@ -59,8 +56,6 @@ class Asked(Protocol):
 
 
 class FallbackQueue:
-    """The queue of one name in a store, and the way past it."""
-
     def __init__(self, queue: RemoteQueue, store: RemoteStore, way: Way, absence: Absence) -> None:
         self.name = queue.name
         self.enter = self.enter_task = not_at_once
@@ -70,26 +65,20 @@ class FallbackQueue:
         self._absence = absence
         self._inside = Inside()
         self.leave = self._inside.leave
+        self.follow, self.foresee, self.once_known = queue.follow, queue.foresee, queue.once_known
+        # `drain` sets no share: the remaining budget of all processes says nothing about one.
+        self.flush, self.aflush, self.drain = queue.flush, queue.aflush, queue.drain
 
     @property
     def declared(self) -> Declaration:
         return self._queue.declared
-
-    def follow(self, declared: Declaration) -> None:
-        self._queue.follow(declared)
-
-    def foresee(self, declared: Declaration) -> Declaration:
-        return self._queue.foresee(declared)
 
     def accept(self, declared: Declaration, known: bool) -> None:
         if declared.program:
             self._queue.accept(declared, known)
 
     async def learn(self) -> Declaration:
-        """The limits in the store.
-
-        While it is unavailable: none, if calls pass without limits; otherwise StoreError.
-        """
+        """While the store is unavailable: the known limits, or StoreError if the way needs some."""
         try:
             return await self._queue.learn()
         except StoreError as error:
@@ -100,15 +89,7 @@ class FallbackQueue:
     def learn_sync(self) -> Declaration:
         return self._queue.blocking(self.learn)
 
-    def once_known(self, said: str, act: Callable[[], None]) -> None:
-        self._queue.once_known(said, act)
-
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        """Update the store and the share.
-
-        Raises ValueError and changes nothing if the store cannot keep the limits, or if they cannot
-        be divided.
-        """
         self._follow(declared)
         self._queue.update(declared, former)
 
@@ -117,40 +98,34 @@ class FallbackQueue:
         await self._queue.aupdate(declared, former)
 
     def pause(self, time: int) -> None:
-        self._way.pause(self.name, self.declared, time)
+        self._in_share(lambda share: share.pause(time))
         self._queue.pause(time)
 
     async def apause(self, time: int) -> None:
-        self._way.pause(self.name, self.declared, time)
+        self._in_share(lambda share: share.pause(time))
         await self._queue.apause(time)
 
-    def flush(self) -> None:
-        self._queue.flush()
-
-    async def aflush(self) -> None:
-        await self._queue.aflush()
-
     def resume(self) -> None:
-        self._way.resume(self.name, self.declared)
+        self._in_share(MemoryQueue.resume)
         self._queue.resume()
 
     async def aresume(self) -> None:
-        self._way.resume(self.name, self.declared)
+        self._in_share(MemoryQueue.resume)
         await self._queue.aresume()
 
     def reset(self) -> None:
-        self._way.reset(self.name, self.declared)
+        self._in_share(MemoryQueue.reset)
         self._queue.reset()
 
     async def areset(self) -> None:
-        self._way.reset(self.name, self.declared)
+        self._in_share(MemoryQueue.reset)
         await self._queue.areset()
 
-    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        """The remaining budget of all processes says nothing about a share."""
-        self._queue.drain(unit, left, limit, since)
+    def _in_share(self, act: Callable[[MemoryQueue], None]) -> None:
+        self._way.in_share(self.name, self.declared, act)
 
     def _follow(self, declared: Declaration) -> None:
+        """Update the share. Raises ValueError for limits that cannot be kept or divided."""
         self._queue.check(declared)
         self._way.follow(self.name, self.declared, declared)
 
@@ -167,10 +142,7 @@ class FallbackQueue:
         return await self._either(request, lambda queue, request: queue.atake(request))
 
     async def _either(self, request: Request, ask: Callable[[Asked, Request], Awaitable[T]]) -> T:
-        """Ask the store, and if it fails, ask the other way at once.
-
-        So the callers that waited at the store stay in order.
-        """
+        """Ask the store, and if it fails, the other way at once, so that callers stay in order."""
         start, lost = monotonic(), None
         if request.on_wait is not None:
             request = telling_once(request, request.on_wait)
@@ -190,7 +162,10 @@ class FallbackQueue:
         try:
             self._queue.check_thread()
         except StoreError as error:
-            return self._without_waiting(request, error)
+            taken = self._take_without(request, error)
+            if isinstance(taken, Refusal):
+                raise error
+            return taken
         if self._away():
             return unfenced(self._without(request, None).acquire_sync(request), start)
         try:
@@ -207,34 +182,25 @@ class FallbackQueue:
         try:
             self._queue.check_thread()
         except StoreError as error:
-            return unfenced(
-                self._way.queue(self.name, self.declared, request.units, error).take(request),
-                monotonic(),
-            )
+            return self._take_without(request, error)
         if self._away():
             return unfenced(self._without(request, None).take(request), monotonic())
         return self._queue.blocking(lambda: self.atake(request))
 
-    def _without_waiting(self, request: Request, error: StoreError) -> Permit:
+    def _take_without(self, request: Request, error: StoreError) -> Permit | Refusal:
         """In headgate's own thread, where nothing must wait. That says nothing of the store."""
-        permit = self._way.queue(self.name, self.declared, request.units, error).take(request)
-        if isinstance(permit, Refusal):
-            raise error
-        return unfenced(permit, monotonic())
+        queue = self._way.queue(self.name, self.declared, request.units, error)
+        return unfenced(queue.take(request), monotonic())
 
     def _without(self, request: Request, lost: StoreError | None) -> Asked:
         self._absence.begins(lost, self._queue.key)
         return self._way.queue(self.name, self.declared, request.units, self._absence.cause)
 
     def _away(self) -> bool:
-        """Whether the store cannot be asked.
-
-        True also without known limits: then `learn` has just failed.
-        """
+        """Whether the store cannot be asked. Without known limits, `learn` has just failed."""
         return self._store.away(self._queue.key) or not self.declared.program
 
     async def astatus(self, own: Declaration | None = None) -> Status:
-        """The status of the limits that hold at present."""
         lost = self._absence.cause
         if not self._store.away(self._queue.key):
             try:
@@ -247,15 +213,11 @@ class FallbackQueue:
         return self._queue.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
-        without = self._absence.now or self._away()
-        return (
-            f"{self._queue.describe()}{f', at present without it: {self._way}' if without else ''}"
-        )
+        without = f", at present without it: {self._way}"
+        return f"{self._queue.describe()}{without if self._absence.now or self._away() else ''}"
 
 
 class FallbackStore:
-    """The queues of one limiter and of its keys, each with its way past the store."""
-
     def __init__(self, store: RemoteStore, way: Way, name: str) -> None:
         self._store = store
         self._way = way
@@ -268,37 +230,24 @@ class FallbackStore:
 
 
 class Absence:
-    """Whether a limiter works without its store, and why; it logs one line when that begins, and
-    one when it is over.
-    """
+    """Whether a limiter works without its store, and why. It logs the beginning and the end."""
 
     def __init__(self, limiter: str, store: str, way: str) -> None:
         self.now = False
         self.cause: StoreError | None = None
-        self._key = ""  # of which the store could not be asked
+        self._key = ""  # that failed
         self._words = limiter, store, way
         self._last = 0.0
-        self._told = threading.Lock()  # locked between the two messages: never waited for
+        self._told = threading.Lock()  # locked between the two messages, and never waited for
 
     def begins(self, cause: StoreError | None, key: str) -> None:
         self.now, self._last, self.cause, self._key = True, monotonic(), cause or self.cause, key
         if self._told.acquire(blocking=False):
-            limiter, store, way = self._words
-            log(
-                logging.WARNING,
-                "%s goes without its store, %s: %s. %s",
-                limiter,
-                store,
-                way,
-                self.cause or "It was found away.",
-            )
+            why = self.cause or "It was found away."
+            log(logging.WARNING, "%s goes without its store, %s: %s. %s", *self._words, why)
 
     def ends(self, away: Callable[[str], bool]) -> None:
-        """The store has answered.
-
-        With several servers, the failed key may still be away although another key was answered.
-        Then no message is logged.
-        """
+        """The store has answered. The server of the failed key may still be away: no message."""
         if self.now:
             self.now, self.cause = False, None
         if self._told.locked() and monotonic() - self._last >= CALM and not away(self._key):
@@ -316,57 +265,35 @@ MOST = 1024  # of them that are remembered in each store
 
 def absence_of(store: RemoteStore, name: str, way: Way) -> Absence:
     known = _absences.setdefault(store, {})
-    found = known.get((name, f"{way}"))
-    if found is None:
-        if len(known) >= MOST:
-            known.clear()
-        found = known.setdefault(
-            (name, f"{way}"), Absence(f"Limiter {name!r}", f"{store}", f"{way}")
-        )
-    return found
+    key = name, f"{way}"
+    if key not in known and len(known) >= MOST:
+        known.clear()
+    return known.setdefault(key, Absence(f"Limiter {name!r}", f"{store}", f"{way}"))
 
 
 # The ways without a store -------------------------------------------------------------------------
 
 
-class Way(Protocol):
-    """The substitute for a store. `str()` describes it in the log."""
-
-    def check(self, name: str, declared: Declaration) -> None: ...
-    def check_known(self, name: str, declared: Declaration, cause: StoreError) -> None: ...
-    def follow(self, name: str, former: Declaration, declared: Declaration) -> None: ...
-    def pause(self, name: str, declared: Declaration, time: int) -> None: ...
-    def resume(self, name: str, declared: Declaration) -> None: ...
-    def reset(self, name: str, declared: Declaration) -> None: ...
-    def queue(
-        self, name: str, declared: Declaration, units: Units, cause: StoreError | None
-    ) -> Asked: ...
-
-
-class Open:
-    """Nothing is limited."""
+class Way:
+    """The substitute for a store. By itself it limits nothing. `str()` describes it in the log."""
 
     def check(self, name: str, declared: Declaration) -> None:
-        """Any limits are accepted."""
+        """Raise ValueError for limits that it cannot keep."""
 
     def check_known(self, name: str, declared: Declaration, cause: StoreError) -> None:
-        """Any limits are accepted, known or not."""
+        """Raise StoreError if it needs limits and has none."""
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        """Any former limits are accepted."""
+        """Update the share."""
 
-    def pause(self, name: str, declared: Declaration, time: int) -> None:
-        """No caller waits here."""
-
-    def resume(self, name: str, declared: Declaration) -> None:
-        """No pause delays a caller here."""
-
-    def reset(self, name: str, declared: Declaration) -> None:
-        """Nothing is counted."""
+    def in_share(
+        self, name: str, declared: Declaration, act: Callable[[MemoryQueue], None]
+    ) -> None:
+        """Pause, resume or reset the share."""
 
     def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
-    ) -> OpenQueue:
+    ) -> Asked:
         return OpenQueue(name, declared, cause)
 
     def __str__(self) -> str:
@@ -374,7 +301,7 @@ class Open:
 
 
 class OpenQueue:
-    """Passes every caller at once, with permits that hold nothing, so none has to come back."""
+    """Every caller passes at once, with a permit that holds nothing."""
 
     def __init__(self, name: str, declared: Declaration, cause: StoreError | None) -> None:
         self.name = name
@@ -413,7 +340,7 @@ class OpenQueue:
         """Nothing is counted."""
 
 
-class Local:
+class Local(Way):
     """This process holds itself to its share of the limits."""
 
     def __init__(self, store: MemoryStore, processes: int) -> None:
@@ -432,35 +359,23 @@ class Local:
             ) from cause
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        """Update the share as well.
-
-        A declaration would look as if two parts of this program disagreed.
-        """
+        # A declaration would look as if two parts of this program disagreed.
         share = known = self._share(name, declared)
         with suppress(ValueError):  # other processes have declared limits that cannot be divided
             known = self._share(name, former)
         self._store.open_queue(name, known).update(share)
 
-    def pause(self, name: str, declared: Declaration, time: int) -> None:
-        # These limits of another process cannot be divided, so this process has no share, and no
-        # caller passes anyway.
+    def in_share(
+        self, name: str, declared: Declaration, act: Callable[[MemoryQueue], None]
+    ) -> None:
+        # Without a share, no caller passes anyway: another process's limits cannot be divided.
         with suppress(ValueError):
-            self._store.open_queue(name, self._share(name, declared)).pause(time)
-
-    def resume(self, name: str, declared: Declaration) -> None:
-        with suppress(ValueError):  # no share: see `pause`
-            self._store.open_queue(name, self._share(name, declared)).resume()
-
-    def reset(self, name: str, declared: Declaration) -> None:
-        with suppress(ValueError):  # no share: see `pause`
-            self._store.open_queue(name, self._share(name, declared)).reset()
+            act(self._store.open_queue(name, self._share(name, declared)))
 
     def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
     ) -> Asked:
-        """The share of the limits that the store's queue knows now, which may come from another
-        process.
-        """
+        """The share of the limits that the store's queue knows now."""
         try:
             share = self._share(name, declared)
         except ValueError as indivisible:
@@ -476,8 +391,7 @@ class Local:
                     reason_of(cause),
                 ) from cause
         queue = self._store.open_queue(name, share)
-        # The share may still have our older update, which another process has replaced in the
-        # store.
+        # It may still have an older update, which another process has replaced in the store.
         if queue.declared.program != share.program:
             queue.update(share)
         return queue
@@ -505,11 +419,9 @@ _shares: WeakKeyDictionary[RemoteStore, MemoryStore] = WeakKeyDictionary()
 def with_fallback(
     store: Store, name: str, declared: Declaration, on_store_error: str, processes: int | None
 ) -> Store:
-    """`store`, and the fallback of the limiter `name` while the store cannot be asked. A memory
-    store always can.
+    """`store`, with the fallback of the limiter `name`. A memory store needs none.
 
-    Only the limits as the user wrote them are refused here. Limits that other processes declare for
-    the name later are no mistake of this program.
+    Only the limits as the user wrote them are refused here, not those of other processes.
     """
     check_fallback(on_store_error, processes)
     if on_store_error == "raise" or isinstance(store, MemoryStore):
@@ -517,7 +429,7 @@ def with_fallback(
     remote = cast("RemoteStore", store)
     # `check_fallback` has made sure that only "local" has `processes`.
     way = (
-        Open() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
+        Way() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
     )
     if declared.program:
         way.check(encoded(name), declared)
@@ -525,9 +437,6 @@ def with_fallback(
 
 
 def reason_of(cause: StoreError | None) -> Reason:
-    """Of an error that comes from `cause`, why the store could not be asked; "lost" where that is
-    not known.
-    """
     return "lost" if cause is None else cause.reason
 
 
@@ -557,7 +466,7 @@ def rest_of(request: Request, start: float) -> Request:
 
 
 def telling_once(request: Request, on_wait: OnWait) -> Request:
-    """The same, whose `on_wait` is called for the first queue of two."""
+    """The same, whose `on_wait` is called once, for the first queue of two."""
     told: list[Waiting] = []
 
     def tell(waiting: Waiting) -> None:
@@ -571,7 +480,6 @@ def telling_once(request: Request, on_wait: OnWait) -> Request:
 
 
 def unfenced(answer: T, start: float) -> T:
-    """A grant without the store has no fence of the store; the caller has waited since `start`."""
     if isinstance(answer, Permit):
         answer.fence, answer.waited = UNFENCED, monotonic() - start
     return answer

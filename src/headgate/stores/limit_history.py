@@ -1,9 +1,4 @@
-"""The declarations of a process for one name, and the log lines for two places or two processes
-that disagree.
-
-This module has the memory of the last few declarations. The queue knows the limits that hold, and
-the script decides between processes.
-"""
+"""The last declarations of a process for one name, and the log lines of disagreements."""
 
 from __future__ import annotations
 
@@ -28,16 +23,13 @@ _told: dict[tuple[str, frozenset[str]], float] = {}  # the logged lines, and whe
 
 
 class Declarations:
-    """The texts that one name was declared with in this process, and the one that an update has put
-    in their place.
-    """
+    """The texts that one name was declared with in this process, and its update."""
 
     __slots__ = ("_former", "last", "overruling")
 
     def __init__(self) -> None:
         self.last = ""  # until one is declared
-        # Those before it, the oldest first. True: only an update had set them. The dict is replaced
-        # and never changed.
+        # The ones before, oldest first; True: only updates. The dict is replaced, never changed.
         self._former: dict[str, bool] = {}
         self.overruling = ""
 
@@ -52,13 +44,10 @@ class Declarations:
         return present == self.overruling
 
     def overruled(self, program: str, present: str) -> bool:
-        """Whether `program` was declared before the present update, so that declaring it again
-        changes nothing.
-        """
+        """Whether `program` was declared before the present update, so that it changes nothing."""
         return self.updated(present) and (program == self.last or program in self._former)
 
     def declare(self, program: str) -> None:
-        """Note a declaration."""
         if program != self.last:
             if self.last:
                 self._replaced(self.last, False, program)
@@ -67,8 +56,7 @@ class Declarations:
     def _replaced(self, program: str, updated: bool, back: str = "") -> None:
         """Remember `program` as former, and forget `back`, which holds again.
 
-        Another thread and a signal handler may do this at the same time. The new dict makes that
-        safe.
+        A new dict is safe while another thread or a signal handler does the same.
         """
         former = {each: was for each, was in self._former.items() if each not in (program, back)}
         former[program] = updated
@@ -80,8 +68,6 @@ class Declarations:
 
 
 class Place(NamedTuple):
-    """Where limits are written in the user's code."""
-
     program: str
     file: str
     line: int
@@ -92,10 +78,7 @@ MOST_WRITTEN = 4096  # the number of names of one store whose places are remembe
 
 
 def note_limits(written: Written, name: str, program: str) -> None:
-    """Note where the first limiter of `name` is made.
-
-    One with other limits is warned of, once, with both places.
-    """
+    """Note where the first limiter of `name` is made. Warn once of one with other limits."""
     known = written.get(name)
     if not program or ":" in name or (known is None and name in written):
         return  # a limiter without limits of its own, or a key, whose limits are those of the whole
@@ -109,10 +92,7 @@ def note_limits(written: Written, name: str, program: str) -> None:
 
 
 def caller_of(program: str) -> Place:
-    """The line of code that made the limiter: the first that is not of this package.
-
-    No frame is kept.
-    """
+    """The line of code outside this package that made the limiter. No frame is kept."""
     frame = sys._getframe(2)
     while (
         frame.f_back is not None
@@ -128,21 +108,13 @@ def warn_of_places(name: str, first: Place, second: Place) -> None:
         "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. The "
         "one that acquires later replaces the limits of the other. Give both the same limits, take "
         "them from the store with Limiter.attach, or call update().",
-        title(name),
-        in_words(first.program),
-        first.file,
-        first.line,
-        in_words(second.program),
-        second.file,
-        second.line,
+        *(title(name), in_words(first.program), first.file, first.line),
+        *(in_words(second.program), second.file, second.line),
     )
 
 
 def warn_of_processes(name: str, declared: str, holds: str) -> None:
-    """Log that another process disagrees, and that its declaration holds for now.
-
-    The same name and limits are logged once a minute.
-    """
+    """Log, at most once a minute, that another process disagrees and its declaration holds."""
     what, now = (name, frozenset((declared, holds))), monotonic()
     if now - _told.get(what, -inf) < HOLD / 1_000_000:
         return
@@ -154,14 +126,11 @@ def warn_of_processes(name: str, declared: str, holds: str) -> None:
         "Limiter %r is declared as %s in this process, but another process has replaced that, and "
         "%s holds instead. Make the code of both agree, or call update() to set the limits that "
         "are to hold.",
-        unquote(name),
-        in_words(declared),
-        in_words(holds),
+        *(unquote(name), in_words(declared), in_words(holds)),
     )
 
 
 def in_words(program: str) -> str:
-    """The limits of a declaration, for people."""
     if not program:
         return "limits that are in the store"
     return " and ".join(
@@ -188,9 +157,8 @@ def slots(unit: str, capacity: int, lease: int) -> str:
     return f"{capacity} {unit} held at once for {seconds(lease)} each"
 
 
-def seconds(ticks: int) -> str:
-    """`ticks`: microseconds."""
-    return f"{plain(ticks / 1_000_000)} s"
+def seconds(microseconds: int) -> str:
+    return f"{plain(microseconds / 1_000_000)} s"
 
 
 WORDS: dict[str, Callable[..., str]] = {

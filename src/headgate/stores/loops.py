@@ -1,7 +1,5 @@
 """The event loop of a caller: whether asyncio runs it, in which order its tasks begin, and whether
 a thread may block it.
-
-The stores ask their questions about loops here. This module decides nothing about limits.
 """
 
 from __future__ import annotations
@@ -25,13 +23,10 @@ if TYPE_CHECKING:
     from headgate.stores.memory.lock import Lock
 
 POOLS = concurrent.futures.thread.__file__
-# After so many turns of its loop, a granted task has run, or will never run.
-TURNS = 3
+TURNS = 3  # of its loop, after which a granted task has run, or will never run
 
 
 class Entries(Protocol):
-    """The ways into a queue at once, for threads and for tasks."""
-
     name: str
     enter: Callable[[], bool]
     enter_task: Callable[[], bool]
@@ -40,8 +35,8 @@ class Entries(Protocol):
 class Learning:
     """Finds out whether asyncio runs the tasks that use a queue.
 
-    Asking costs more than an uncontended entry may. So only the first task asks. After that, the
-    tasks of all loops use `enter` unasked, until the collector has freed the loop of that task.
+    Asking costs more than an uncontended entry may, so only the first task asks. Then the tasks of
+    all loops use `enter` unasked, until the collector has freed the loop of that task.
     """
 
     __slots__ = ("_loop", "_queue", "warned")
@@ -55,7 +50,7 @@ class Learning:
         return self._loop is not None
 
     def enter(self) -> bool:
-        """The entry for tasks until the queue has seen an event loop of asyncio."""
+        """The entry for tasks until a loop of asyncio is known."""
         loop, queue = _get_running_loop(), self._queue()
         if loop is None:
             raise no_loop()
@@ -86,7 +81,6 @@ class Loops:
         self._refs = (*(each for each in self._refs if each() is not None), ref(loop))
 
     def closed(self) -> list[AbstractEventLoop]:
-        """Those that are closed, so that no task of them goes on."""
         return [loop for each in self._refs if (loop := each()) is not None and loop.is_closed()]
 
     def forget(self, loops: list[AbstractEventLoop]) -> None:
@@ -94,9 +88,7 @@ class Loops:
 
 
 async def begin_in_order(starting: deque[object], marker: object = None) -> None:
-    """Wait until earlier granted tasks have run: those before `marker`, or without `marker` all in
-    `starting`.
-    """
+    """Wait until earlier granted tasks have run: those before `marker`, or all in `starting`."""
     try:
         last = marker if marker is not None else starting[-1]
     except IndexError:  # another thread's task was the last, and runs now
@@ -108,7 +100,6 @@ async def begin_in_order(starting: deque[object], marker: object = None) -> None
 
 
 def no_loop() -> RuntimeError:
-    """A coroutine of headgate is awaited where asyncio does not run, and nothing could wake it."""
     return RuntimeError(
         "No event loop of asyncio runs here, and headgate's coroutines wait by nothing else. Under "
         "trio, enter limiters with `with` in a thread: trio.to_thread.run_sync(...)."
@@ -116,10 +107,7 @@ def no_loop() -> RuntimeError:
 
 
 def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool]) -> None:
-    """Before a thread waits: raise RuntimeError if the wait could never end.
-
-    `released`: whether only a release ends it.
-    """
+    """Raise RuntimeError if a thread's wait could never end. `released`: only a release ends it."""
     if lock.is_held_here():
         raise RuntimeError(
             f"An acquire of {title(lock.name)} would wait in a signal handler or a finalizer that "
@@ -137,7 +125,6 @@ def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool])
 
 
 def waits_for_ever(name: str, why: str) -> RuntimeError:
-    """A blocking acquire in a thread whose event loop is the only one that could end the wait."""
     return RuntimeError(
         f"A blocking acquire of {title(name)} would wait for ever: it blocks the event loop that "
         f"runs in this thread, and {why}. In a coroutine, use `async with`."
@@ -145,9 +132,7 @@ def waits_for_ever(name: str, why: str) -> RuntimeError:
 
 
 def warn_of_blocking(name: str) -> None:
-    """Warn, at the user's line of code, of a blocking acquire that waits in a thread whose event
-    loop runs.
-    """
+    """Warn, at the user's line of code, of a wait in a thread whose event loop runs."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headgate."):
         frame, level = frame.f_back, level + 1
@@ -161,10 +146,7 @@ def warn_of_blocking(name: str) -> None:
 
 
 def others_run() -> bool:
-    """Whether another thread could release a permit, for example in an event loop.
-
-    An idle worker of a thread pool could not, nor could headgate's own threads.
-    """
+    """Whether another thread could release a permit. An idle worker or our own thread could not."""
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
     ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith("headgate-")}
@@ -172,9 +154,8 @@ def others_run() -> bool:
 
 
 def _idle(frame: FrameType) -> bool:
-    """Whether a thread whose innermost frame this is waits for work in a thread pool.
+    """Whether the thread of this innermost frame waits for work in a thread pool.
 
-    It does not ask for `f_back`: CPython 3.11 may crash there while the other thread goes on
-    (issue 99110 of CPython).
+    Reading `f_back` may crash CPython 3.11 while that thread goes on (issue 99110 of CPython).
     """
     return (frame.f_code.co_filename, frame.f_code.co_name) == (POOLS, "_worker")

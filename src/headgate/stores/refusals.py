@@ -1,7 +1,4 @@
-"""The sentences of a refusal: which call, which number, which limit, and the way out.
-
-The same for every store.
-"""
+"""The sentences of a refusal, the same for every store."""
 
 from __future__ import annotations
 
@@ -58,9 +55,7 @@ def unknown_limiter(name: str) -> UnknownLimiterError:
 
 
 def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapacityError:
-    """`declared`: the limits that this process knows; a refusal may arrive before the new limits
-    do.
-    """
+    """`declared`: the limits known here. A refusal may arrive before the new limits do."""
     most = declared.capacity
     known = any(cost > most.get(unit, cost) for unit, cost in request.units.items())
     less = (

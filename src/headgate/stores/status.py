@@ -1,8 +1,4 @@
-"""The status of a limiter.
-
-This module has the values that `status()` returns, the same for every store, and how they are read
-off a gate's numbers.
-"""
+"""The status of a limiter, the same for every store."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from headgate.gate.gate import Gate
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
-    from headgate.gate.gate import Gate, Rule
+    from headgate.gate.gate import Rule
     from headgate.limits import Limit
 
 KINDS = {"bucket": "Rate", "window": "Window", "quota": "Quota", "slots": "Concurrency"}
@@ -101,10 +97,7 @@ def status_of(
 
 
 def snapshot(gate: Gate) -> Gate:
-    """Copy the gate for reading.
-
-    The original may be in the middle of a step, and stays unchanged.
-    """
+    """Copy the gate for reading. It may be in the middle of a step, and stays unchanged."""
     found = copy(gate)
     found.rules = deepcopy(gate.rules)
     found.read_rules()

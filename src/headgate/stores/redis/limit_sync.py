@@ -1,12 +1,9 @@
 """The limits that this process declares for one name, in step with the limits in the store.
 
-This module decides when a call declares limits. It also decides what happens when other processes
-or an update have declared others.
-
-All loops and threads of the process change this object, and none may wait for another. A signal
-handler or a finalizer that has interrupted one of them may wait for an answer of this loop. So
-there is no lock. Each change reads and assigns with no call and no new object between the two.
-There, Python runs no other thread, no signal handler and no finalizer.
+All loops and threads of the process change this object. There is no lock: a signal handler or a
+finalizer that has interrupted one of them may wait for an answer of this loop. Each change reads
+and assigns with no call and no new object between the two. There, Python runs no other thread, no
+signal handler and no finalizer.
 """
 
 from __future__ import annotations
@@ -26,26 +23,20 @@ if TYPE_CHECKING:
 
 
 class LimitSync:
-    """The limits of one name, as this process declares and knows them."""
-
     def __init__(self, name: str, declared: Declaration) -> None:
         self.name = name
         self.declared = declared
-        # ASKED until an acquire declares the limits. Then DECLARED or UPDATED, until a call has
-        # brought the declaration to the server. Then KNOWN.
+        # ASKED until an acquire declares the limits. DECLARED or UPDATED until a call has brought
+        # the declaration to the server. Then KNOWN.
         self.declares = ASKED
-        # The limits in the store, while none are declared here.
-        self._in_store: Declaration | None = None
+        self._in_store: Declaration | None = None  # while none are declared here
         self._history = Declarations()
-        # The limits that this process has declared, and that another one has just replaced.
-        self._turned_down: Declaration | None = None
-        self._until = 0.0  # the moment from which it may be declared again
-        # They are declared again without an acquire, because no update holds.
-        self._may_return = False
+        self._turned_down: Declaration | None = None  # ours, which another process has replaced
+        self._until = 0.0  # the moment from which they may be declared again
+        self._may_return = False  # without an acquire, because no update holds
 
     @property
     def has_limits(self) -> bool:
-        """Whether this process declared limits, or took them from the store."""
         return self.declares != ASKED
 
     @property
@@ -53,10 +44,7 @@ class LimitSync:
         return self._in_store or self.declared
 
     def follow(self, declared: Declaration) -> None:
-        """Let an acquire declare its limits.
-
-        The last declaration wins, unless an update or another process has overruled it.
-        """
+        """An acquire declares limits."""
         before = self.declared
         if self._may_declare(declared):
             self._history.declare(declared.program)
@@ -64,7 +52,6 @@ class LimitSync:
                 self._turned_down, self.declared, self.declares = None, declared, DECLARED
 
     def foresee(self, declared: Declaration) -> Declaration:
-        """The limits that would hold for this process if `declared` were declared now."""
         return declared if self._may_declare(declared) else self.declared
 
     def _may_declare(self, declared: Declaration) -> bool:
@@ -79,7 +66,7 @@ class LimitSync:
     ) -> tuple[Declaration, int]:
         """The limits that a call names, and its statement about them.
 
-        A call that `asks` for permits declares the limits of this process.
+        `asks`: it asks for permits, so it declares the limits of this process.
         """
         # Another thread may change `declares` between two lines, so each line checks it again.
         if self.declares == ASKED:
@@ -93,9 +80,7 @@ class LimitSync:
         return self.declared, choose_statement(declares, asks, operations)
 
     def note_carried(self, program: str, how: int) -> None:
-        """A call with these limits was carried out. They are known, unless others were declared
-        meanwhile.
-        """
+        """A call was carried out. Its limits are known, unless others were declared meanwhile."""
         if how in (DECLARED, UPDATED) and self.declares == how and self.declared.program == program:
             self.declares = KNOWN
 
@@ -110,10 +95,7 @@ class LimitSync:
             raise
 
     def note_overruled(self, holds: Declaration) -> bool:
-        """Take over limits that another process declared.
-
-        Return False if this process has its own to declare.
-        """
+        """Take over limits of another process. False: this process has its own to declare."""
         up_to_date = self.declares == KNOWN
         if up_to_date:
             self.declared = holds
@@ -124,7 +106,7 @@ class LimitSync:
     def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
         """The store's limits replace ours, for `wait` microseconds; -1: until the update ends.
 
-        Return False if ours changed meanwhile.
+        False: ours changed meanwhile.
         """
         until = now + (HOLD if wait < 0 else wait) / 1_000_000
         ours = self.declared
@@ -139,29 +121,27 @@ class LimitSync:
 
     @property
     def moment(self) -> float:
-        """When the limits that were turned down may be declared again."""
         return self._until if self._turned_down is not None and self._may_return else inf
 
     def declare_if_due(self, now: float) -> None:
         """Declare again the limits that were turned down, if they may be by now."""
         ours = self._turned_down
-        if ours is not None and self._may_return and now >= self._until:
-            self._declare_again(ours)
-
-    def _declare_again(self, ours: Declaration) -> None:
-        """Declare these limits again, unless others were declared meanwhile."""
-        if self._turned_down is ours:
+        # Others may be declared meanwhile, so the last check makes no call.
+        if (
+            ours is not None
+            and self._may_return
+            and now >= self._until
+            and self._turned_down is ours
+        ):
             self._turned_down, self.declared, self.declares = None, ours, DECLARED
 
     def accept(self, declared: Declaration, known: bool) -> None:
-        """Go by these limits, if none are declared here."""
         if self.declares == ASKED:
             self.declared, self.declares = declared, KNOWN if known else ASKED
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> str:
-        """Declare limits that overrule all others. Return those that were declared before.
-
-        The operation names them, because the server may never have seen them.
+        """Declare limits that overrule all others. Return the last declared, which the server may
+        never have seen.
         """
         if former is not None or self.declares == ASKED:
             self._history.declare((former or self.declared).program)
@@ -176,9 +156,8 @@ class LimitSync:
 def choose_statement(declares: int, asks: bool, operations: Sequence[Operation]) -> int:
     """Choose the statement that a call makes about its limits.
 
-    A session that acquires declares its limits, unless the server knows them already. A declaration
-    or an update that is still due travels with any call. A look or a pause alone declares nothing.
-    A call without requests says what its session knows.
+    A declaration or an update that is still due travels with any call. A look or a pause alone
+    declares nothing. A call without requests says what its session knows.
     """
     if asks or declares in (DECLARED, UPDATED):
         return DECLARED if declares == ASKED else declares

@@ -1,8 +1,7 @@
 """The queue of one name on Redis, as limiters and permits see it.
 
-It brings their calls to the session of the caller's loop: acquires from tasks and from threads, and
-releases. A permit is released in the loop that renews it, no matter which task or thread gives it
-back.
+It brings their calls to the session of the caller's loop, and releases to the loop that renews the
+permit.
 """
 
 from __future__ import annotations
@@ -72,14 +71,11 @@ if TYPE_CHECKING:
     Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
 T = TypeVar("T")
-# Seconds for which a statement about this moment, such as a pause, is worth sending.
-STATEMENT_TTL = 10.0
+STATEMENT_TTL = 10.0  # seconds for which a statement about this moment is worth sending
 LOGS = 4  # the most windows for which a name's log has room
 
 
 class Store(Sessions, Protocol):
-    """The store, as its queues see it."""
-
     @property
     def topology(self) -> Topology: ...
     def client(self) -> Client: ...
@@ -88,17 +84,14 @@ class Store(Sessions, Protocol):
 
 
 class RedisQueue:
-    """The queue of one name on one server."""
-
     def __init__(self, store: Store, name: str, declared: Declaration) -> None:
         self.name = name
         self.key = f"headgate:{{{name}}}"
         self.limits = LimitSync(name, declared)
-        # The last status that was asked for, and the time of its reply.
-        self._last_status: tuple[Status, float] | None = None
+        self._last_status: tuple[Status, float] | None = None  # and the time of its reply
         # The end of a pause that this process set. Another connection might overtake the pause.
         self._no_fast_path = 0.0
-        self._warned = False  # the warning that a thread blocks its event loop was logged
+        self._warned = False  # that a thread blocks its event loop
         # Redis has no fast entry without a call, so both always decline.
         self.enter = self.enter_task = not_at_once
         self._store = store
@@ -110,24 +103,17 @@ class RedisQueue:
         return self.limits.declared
 
     def follow(self, declared: Declaration) -> None:
-        """Let an acquire declare its limits."""
         self.limits.follow(declared)
 
     def foresee(self, declared: Declaration) -> Declaration:
-        """The limits that would hold for this process if `declared` were declared now."""
         return self.limits.foresee(declared)
 
     def accept(self, declared: Declaration, known: bool) -> None:
-        """Go by these limits, if none are declared here.
-
-        They are the store's, or (not `known`) those of the present caller.
-        """
         self.limits.accept(declared, known)
 
     # Limits from the store ------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
-        """The limits of the name. Raises UnknownLimiterError when no process has declared any."""
         if not self.limits.has_limits:
             self._check_known(await self.routing.session().ask(AskDeclared()))
         return self.limits.present
@@ -140,7 +126,6 @@ class RedisQueue:
             raise unknown_limiter(self.name)
 
     def once_known(self, said: str, act: Callable[[], None]) -> None:
-        """Do `act`, which `said` names, when the limits are known, and never wait for that."""
         if self.limits.has_limits:
             act()
             return
@@ -151,13 +136,8 @@ class RedisQueue:
                     raise answer
                 self._check_known(cast("Answer", answer))
             except HeadgateError as unknown:
-                log(
-                    logging.WARNING,
-                    "%s of %s has not happened: %s",
-                    said,
-                    title(self.name),
-                    unknown,
-                )
+                name = title(self.name)
+                log(logging.WARNING, "%s of %s has not happened: %s", said, name, unknown)
             else:
                 act()
 
@@ -166,7 +146,6 @@ class RedisQueue:
     # Statements about the name --------------------------------------------------------------------
 
     def check(self, declared: Declaration) -> None:
-        """Raise ValueError for limits that Redis cannot keep."""
         check_windows(self.name, declared)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
@@ -176,8 +155,9 @@ class RedisQueue:
         await self.routing.session().ask(self._updated(declared, former))
 
     def pause(self, time: int) -> None:
-        self._no_fast_path = max(self._no_fast_path, monotonic() + time / 1_000_000)
-        self.routing.post(Pause(time, until=monotonic() + time / 1_000_000))
+        until = monotonic() + time / 1_000_000
+        self._no_fast_path = max(self._no_fast_path, until)
+        self.routing.post(Pause(time, until=until))
 
     async def apause(self, time: int) -> None:
         await self.routing.session().ask(Pause(time))
@@ -210,15 +190,12 @@ class RedisQueue:
     async def aflush(self) -> None:
         await self._store.flush(self.name)
 
-    def _updated(self, declared: Declaration, former: Declaration | None = None) -> Update:
+    def _updated(self, declared: Declaration, former: Declaration | None) -> Update:
         self.check(declared)
         return Update(self.limits.update(declared, former))
 
     def adopt(self, session: LoopSession) -> None:
-        """In the portal: go on with a session whose loop has ended.
-
-        The tasks of that loop hold nothing any more.
-        """
+        """In the portal: go on with a session whose loop has ended. Its tasks hold nothing."""
         for permit in self._inside.left_behind(
             session.client.loop if session.client.abandoned else None
         ):
@@ -273,7 +250,7 @@ class RedisQueue:
     def acquire_at_once(self, request: Request) -> Permit | None:
         """A permit from this thread's own connection, if the acquire can pass this instant.
 
-        Raises StoreError if `max_sleep` was spent on a silent server, and in headgate's own thread.
+        Raises StoreError if `max_sleep` was spent on a silent server.
         """
         check_thread()
         start = monotonic()
@@ -292,14 +269,11 @@ class RedisQueue:
         check_thread()
 
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` in the portal for a thread without a loop, and return its result.
-
-        If a signal handler has interrupted the thread, a permit that comes too late is released.
-        """
+        """The result of `work` in the portal. A permit that comes too late is released."""
         return blocking(work, self.name, give_back)
 
     def acquire_by_portal(self, request: Request, acquire: Acquiring) -> Permit:
-        """Acquire in the portal. The thread itself calls the `on_wait` of the request."""
+        """Acquire in the portal. The thread itself calls `on_wait`."""
         # `close()` in a signal handler looks for this local variable in the thread's frames.
         closing = request.closing  # noqa: F841
         loop, on_wait = asyncio._get_running_loop(), request.on_wait
@@ -313,11 +287,7 @@ class RedisQueue:
         return answer_of(call)
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
-        """Raise RuntimeError if the caller would wait for ever.
-
-        The caller is about to block `loop`, and tasks of that loop hold the permits that it waits
-        for.
-        """
+        """Raise RuntimeError if the caller blocks `loop`, whose tasks hold the permits."""
         session = self._store.known_session(self, loop)
         if session is None or request.max_sleep is not None:
             return
@@ -340,7 +310,6 @@ class RedisQueue:
     def make_permit_at_once(
         self, request: Request, found: Passed, waited: float, home: FastPath
     ) -> Permit:
-        """Make the permit of a grant that came over the fast path."""
         permit = Permit(
             self, request.units, found.grant, waited, found.caller, found.believed, home
         )
@@ -349,7 +318,6 @@ class RedisQueue:
         return permit
 
     def cancel_uncertain(self, caller: Caller) -> None:
-        """Undo the grant that `caller` may have got."""
         self.routing.by_portal(lambda session: session.run([Cancel(caller)]))
 
     async def atake(self, request: Request) -> Permit | Refusal:
@@ -365,10 +333,7 @@ class RedisQueue:
     # Releases -------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """End the current block: give its permit to the next waiter, or to the server.
-
-        No other code has such a permit, so no second release can come.
-        """
+        """End the current block. No other code has its permit, so no second release can come."""
         permit = self._inside.left(self._visitor)
         if permit is None:
             return
@@ -390,9 +355,7 @@ class RedisQueue:
         if self._claimed(permit):
             try:
                 self.routing.send_home(permit, release_of(permit))
-            # A signal handler raised, before or after the release was sent. A second one is
-            # harmless.
-            except BaseException:
+            except BaseException:  # A signal handler raised. A second release is harmless.
                 self.routing.send_home(permit, release_of(permit))
                 raise
 
@@ -409,10 +372,7 @@ class RedisQueue:
         return bool((await session.ask(release_of(permit))).number)
 
     def abandon(self, permit: Permit) -> None:
-        """Release from a finalizer, which may run in the middle of any code: so a little later.
-
-        Where no loop is left, the lease ends by itself.
-        """
+        """Release from a finalizer, a little later. Without a loop, the lease ends by itself."""
         home = permit.home
         loop = home.client.loop if isinstance(home, LoopSession) else portal_loop()
         if loop is not None:
@@ -440,19 +400,13 @@ class RedisQueue:
     # Status ---------------------------------------------------------------------------------------
 
     async def astatus(self, own: Declaration | None = None) -> Status:
-        """The status in the store. If no process has declared limits, the status of unused `own`
-        limits.
-        """
         answer = await self.routing.session().ask(AskStatus())
         if answer == UNKNOWN:
-            return self._note_status(unused(self.name, own or self.declared))
-        program, waiting, delay, paused, left = answer
-        declared = self.declared if self.declared.program == program else read_program(program)
-        return self._note_status(
-            status_of(self.name, declared, declared.rules(), left, waiting, delay, paused)
-        )
-
-    def _note_status(self, status: Status) -> Status:
+            status = unused(self.name, own or self.declared)
+        else:
+            program, *rest, left = answer
+            declared = self.declared if self.declared.program == program else read_program(program)
+            status = status_of(self.name, declared, declared.rules(), left, *rest)
         self._last_status = status, monotonic()
         return status
 
@@ -460,7 +414,6 @@ class RedisQueue:
         return self.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
-        """The status as it was last seen, or the limits, without asking the server."""
         if self._last_status is None:
             return f"{in_words(self.declared.program)} (no status asked yet), on {self._store}"
         status, moment = self._last_status
@@ -469,8 +422,6 @@ class RedisQueue:
 
 
 class Callback:
-    """A promise that gives its outcome to a function."""
-
     def __init__(self, function: Callable[[Any], None]) -> None:
         self.set_result = self.set_exception = function
 
@@ -487,7 +438,6 @@ def release_of(permit: Permit) -> Release:
 
 
 def give_back(answer: object) -> None:
-    """Release a permit for which its thread does not wait any more."""
     if isinstance(answer, Permit):
         answer.release()
 

@@ -1,8 +1,4 @@
-"""The store on one Redis server: its queues by name, and one client for each event loop that uses
-it.
-
-A store may be made before any loop runs, and outlives all of them.
-"""
+"""The store on one Redis server: its queues by name, and one client for each event loop."""
 
 from __future__ import annotations
 
@@ -29,21 +25,17 @@ from headgate.stores.redis.transport.tasks import begun, stop, trouble_of
 from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
 
-FEWEST_QUEUES = 1024  # up to this number, the store does not look for idle queues to forget
+FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 POLL_INTERVAL = 0.005  # seconds between two looks at the state of another loop
-# Seconds after which a loop that does not run counts as stopped. To close one can take 2 s.
-CLOSING_TIMEOUT = 3.0
+CLOSING_TIMEOUT = 3.0  # seconds in which a loop that does not run may close; that can take 2
 
 
 class RedisStore:
-    """The limiters of one Redis server."""
-
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self._queues: WeakValueDictionary[str, RedisQueue] = WeakValueDictionary()
-        self._new: dict[str, RedisQueue] = {}  # queues that are not in `_queues` yet
-        # Keeps queues alive, so that the next limiter of a name finds its queue.
-        self._kept: dict[str, RedisQueue] = {}
+        self._new: dict[str, RedisQueue] = {}  # not in `_queues` yet
+        self._kept: dict[str, RedisQueue] = {}  # alive for the next limiter of the name
         self._most = FEWEST_QUEUES
         self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
         self._fast_path: FastPath | None = None
@@ -53,10 +45,7 @@ class RedisStore:
         weakref.finalize(self, retire, self._clients).atexit = False
 
     def queue(self, name: str, declared: Declaration) -> RedisQueue:
-        """The queue of `name`, which is made with `declared` if there is none yet.
-
-        Nothing is sent, and nothing declared.
-        """
+        """The queue of `name`, made with `declared` if there is none. It declares nothing."""
         check_windows(name, declared)
         note_limits(self._written, name, declared.program)
         return self._queues.get(name) or self._new_queue(name, declared)
@@ -64,10 +53,9 @@ class RedisStore:
     def _new_queue(self, name: str, declared: Declaration) -> RedisQueue:
         """Make one queue for all threads and signal handlers that ask at the same time.
 
-        None of them may wait for another, so there is no lock.
+        None of them may wait for another, so there is no lock. `setdefault` picks one winner, and
+        the next line keeps a queue that another thread has stored already.
         """
-        # `setdefault` picks one winner, and the next line keeps a queue that another thread has
-        # stored already.
         queue = self._new.setdefault(name, RedisQueue(self, name, declared))
         queue = self._queues[name] = self._kept[name] = self._queues.get(name) or queue
         self._new.pop(name, None)
@@ -83,7 +71,6 @@ class RedisStore:
             self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 
     def session(self, queue: Home) -> LoopSession:
-        """The session of `queue` in the running loop."""
         client = self.client()
         session = client.senders.get(queue.key)
         if not isinstance(session, LoopSession) or session.queue is not queue:
@@ -91,7 +78,6 @@ class RedisStore:
         return session
 
     def client(self) -> Client:
-        """The connections of the running loop."""
         loop = asyncio._get_running_loop()
         if loop is None:
             raise no_loop()
@@ -109,27 +95,21 @@ class RedisStore:
                 self._clients.pop(loop, None)
 
     def known_session(self, queue: Home, loop: asyncio.AbstractEventLoop) -> LoopSession | None:
-        """The session of `queue` in `loop`, if there is one. It makes none: a signal handler may
-        ask.
-        """
+        """The session of `queue` in `loop`. It makes none: a signal handler may ask."""
         client = self._clients.get(loop)
         session = None if client is None or client.closed else client.senders.get(queue.key)
         is_its = isinstance(session, LoopSession) and session.queue is queue
         return cast(LoopSession, session) if is_its else None
 
     async def flush(self, name: str) -> None:
-        """Wait until the server has all that this process sent under `name` and its keys.
-
-        Raises StoreError when the server cannot be asked.
-        """
+        """Wait until the server has all that this process sent under `name` and its keys."""
         queues = [
             queue
             for key, queue in list(self._queues.items())
             if key == name or key.startswith(f"{name}:")
         ]
-        # If a loop closes meanwhile, the portal takes over its operations. They are flushed, too.
         flushed = False
-        while not flushed:
+        while not flushed:  # If a loop closes meanwhile, the portal takes over its operations.
             self.end_closed()
             loops = {
                 asyncio.get_running_loop(),
@@ -144,17 +124,15 @@ class RedisStore:
             )
 
     def away(self, key: str) -> bool:
-        """Whether the server of `key` is unavailable: it could not be reached, or is not ready.
+        """Whether the server of `key` could not be reached, or is not ready, such as LOADING.
 
-        A server that answers LOADING or READONLY is not ready, for example. A caller that asks
-        starts a search that goes on until the server answers.
+        A caller that asks starts a search that goes on until the server answers.
         """
         loop = asyncio._get_running_loop() or portal_loop()
         client = None if loop is None else self._clients.get(loop)
         return client is not None and client.reconnection.is_unavailable(key)
 
     def fast_path(self) -> FastPath:
-        """The blocking connections of this process, one for each server."""
         found = self._fast_path
         if found is None:
             made = FastPath(self.topology)
@@ -180,25 +158,20 @@ class RedisStore:
 async def flush_queues(queues: list[RedisQueue]) -> None:
     """Wait until the sessions of the running loop have sent their operations."""
     loop = asyncio.get_running_loop()
-    # An operation of this turn may not have reached its session yet.
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # An operation of this turn may not have reached its session yet.
     await flush([session for queue in queues for session in queue.routing.sessions_of(loop)])
 
 
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
     """Run `flush_queues` for a caller in another loop, and return its error.
 
-    It makes the inner coroutine itself. If its task is cancelled before the first step, no
-    coroutine is left that was never awaited.
+    If its task is cancelled before the first step, no inner coroutine is left unawaited.
     """
     return await trouble_of(flush_queues(queues))
 
 
 async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) -> bool:
-    """Flush in a loop that may run in another thread.
-
-    False: the loop closed first, and the portal has its operations.
-    """
+    """Flush in any loop. False: the loop closed first, and the portal has its operations."""
     if loop is asyncio.get_running_loop():
         await flush_queues(queues)
         return True
@@ -231,7 +204,7 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
 
 
 def retire(clients: dict[asyncio.AbstractEventLoop, Client]) -> None:
-    """Close the connections of a store that no limiter, client or permit refers to any more."""
+    """Close the connections of a store that was dropped."""
     for loop, client in clients.items():
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(client.retire)
@@ -243,10 +216,7 @@ _by_client: WeakKeyDictionary[Any, RedisStore] = WeakKeyDictionary()
 
 
 def redis_store(where: Any) -> RedisStore:
-    """The store for a URL or a client object.
-
-    There is one for all that lead to the same servers with the same settings.
-    """
+    """The one store for all that lead to the same servers with the same settings."""
     if isinstance(where, str):
         return store_at(topology_of(where))
     try:

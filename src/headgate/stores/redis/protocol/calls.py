@@ -1,7 +1,4 @@
-"""The calls of a session, and their only encoder.
-
-docs/wire-format.md has the text.
-"""
+"""The calls of a session, and their only encoder. docs/wire-format.md has the text."""
 
 from __future__ import annotations
 
@@ -21,8 +18,6 @@ RESERVE_AHEAD = 50_000
 
 
 class Acquire(Protocol):
-    """An acquire, as it is written."""
-
     @property
     def number(self) -> int: ...
     @property
@@ -37,18 +32,16 @@ class Command(NamedTuple):
     program: str
     session_id: str
     number: int
-    how: int  # the statement about the limits: KNOWN, DECLARED and so on
-    received: str | int  # the beginning of the last reply that the session received, or 0
+    how: int  # the statement about the limits: KNOWN to OFFERED
+    received: str | int  # the beginning of the last reply received, or 0
     waits: bool  # the session has waiters
-    notified: bool  # the server notifies the session; another one does not
+    notified: bool  # by this server
     requests: tuple[Any, ...]
-    # The call may free capacity for waiters elsewhere. Their notifications are then published
-    # before this reply.
+    # It may free capacity elsewhere: notifications are published before the reply.
     for_others: bool = False
 
     @property
     def words(self) -> tuple[Any, ...]:
-        """The arguments, as the script reads them."""
         return (
             *(len(self.keys), *self.keys, self.program, self.session_id, self.number, self.how),
             *(self.received, self.waits + 2 * self.notified, RESERVE_AHEAD, *self.requests),
@@ -58,9 +51,8 @@ class Command(NamedTuple):
 def words_at_once(
     keys: tuple[str, ...], program: str, session_id: str, number: str, asked: str
 ) -> tuple[str, ...]:
-    """The words of a command with one acquire, for limits that the store knows.
-
-    They are those of `Command.words`, as texts: the hot path makes no command.
+    """The `Command.words` of one acquire under KNOWN limits, as texts: the hot path makes no
+    command.
     """
     return (
         *(str(len(keys)), *keys, program, session_id, number, str(KNOWN), "0", "0"),
@@ -69,10 +61,7 @@ def words_at_once(
 
 
 def keys_of(key: str, declared: Declaration, how: int = KNOWN) -> tuple[str, ...]:
-    """The keys that the script works on. All share one hash tag.
-
-    Limits that a declaration replaces may have had windows, so such a call names the log, too.
-    """
+    """The keys that the script works on. Limits that a declaration replaces may have a log, too."""
     return keys_with(key, how != KNOWN or "window " in declared.program)
 
 
@@ -82,7 +71,6 @@ def keys_with(key: str, log: bool) -> tuple[str, ...]:
 
 
 def write_requests(operations: Sequence[Operation], acquires: Sequence[Acquire]) -> tuple[Any, ...]:
-    """Write the requests of a call, word by word, as the script reads them."""
     words: list[Any] = []
     if operations:
         write_operations(operations, words)
@@ -92,7 +80,7 @@ def write_requests(operations: Sequence[Operation], acquires: Sequence[Acquire])
 
 
 def write_operations(operations: Sequence[Operation], words: list[Any]) -> None:
-    """Write the operations. Neighbours that give back the like are one request."""
+    """Write the operations. Alike neighbours are one request."""
     index = 0
     while index < len(operations):
         first, count = operations[index], 1
@@ -105,11 +93,7 @@ def write_operations(operations: Sequence[Operation], words: list[Any]) -> None:
 
 
 def write_acquires(acquires: Sequence[Acquire], words: list[Any]) -> None:
-    """Write the acquires. Neighbours that ask for the same are one request.
-
-    One with an `on_wait` begins a new request, because the script gives an estimate only for the
-    first of each.
-    """
+    """Write the acquires. Alike neighbours are one request."""
     index = 0
     while index < len(acquires):
         first, start = acquires[index], index
@@ -125,7 +109,10 @@ def write_acquires(acquires: Sequence[Acquire], words: list[Any]) -> None:
 
 
 def asks_alike(request: Request, first: Request) -> bool:
-    """Whether two requests can be written as one. Mostly both are the limiter's own object."""
+    """Whether both can be one. The script gives an estimate for `on_wait` only to the first.
+
+    Mostly they are the same object.
+    """
     return request.on_wait is None and (
         request is first or write_request(request) == write_request(first)
     )

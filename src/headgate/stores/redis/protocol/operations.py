@@ -1,7 +1,6 @@
 """The operations of a session: all its requests but the acquires.
 
-Each type says how it is written, and the needs of the call that carries it. It also says how the
-client treats it when the server is unavailable or refuses it.
+Each type also says how the client treats it when the server is unavailable or refuses it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from headgate.permit import Permit
 
 Outcome = Answer | StatusAnswer | StoreError
-# The statement of a call about the limits that it names. The store knows them; or the call declares
-# them; or it declares them and overrules all others.
+# The statement of a call about its limits. The store knows them; or the call declares them; or it
+# declares them and overrules all others.
 KNOWN, DECLARED, UPDATED = 0, 1, 2
 # The call declares nothing. With ASKED it creates no state for the name. With OFFERED it creates
 # a state, and these limits hold until a process declares some.
@@ -27,7 +26,7 @@ ASKED, OFFERED = 3, 4
 
 
 class Promise(Protocol):
-    """The place for one outcome, such as a future of asyncio. A cancelled one is done, too."""
+    """The place for one outcome, such as a future. A cancelled one is done, too."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> None: ...
@@ -52,7 +51,7 @@ new_caller: Callable[[tuple[str, int, str]], Caller] = partial(tuple.__new__, Ca
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """A request that is no acquire. It is written as its verb, and then its fields in order.
+    """It is written as its verb, and then its fields in order.
 
     `asker` gets the answer. None: no caller waits for it.
     """
@@ -63,16 +62,15 @@ class Operation:
     # KNOWN: it needs declared limits. OFFERED: it needs none, and creates a state for the name, so
     # that the first caller that acquires finds it. ASKED: it changes nothing without a state.
     needs: ClassVar[int] = KNOWN
-    # It is a method of the user's limiter or permit. A log line names it when it is given up.
+    # A log line names it when it is given up: it is a method of the user's limiter or permit.
     logged: ClassVar[bool] = True
     # A second one changes nothing, so it may be sent again after the server has refused it.
     repeatable: ClassVar[bool] = True
-    # A release is likely to follow in the same turn of the loop, and travels in the same call.
+    # A release is likely to follow in the same turn, and travels in the same call.
     leads_release: ClassVar[bool] = False
 
     @property
     def words(self) -> tuple[Any, ...]:
-        """The operation as the script reads it."""
         return (self.verb, *(getattr(self, each.name) for each in fields(self) if not each.kw_only))
 
     def owed_at(self, now: float) -> bool:
@@ -82,24 +80,21 @@ class Operation:
 
 @dataclass(slots=True, eq=False)
 class GivingBack(Operation):
-    """It gives back a grant or a place.
-
-    The script reads neighbours as one. It then says how many of them were held or waited, and not
-    which. So they are written as one only if no caller waits for the answers.
-    """
+    """It gives back a grant or a place."""
 
     caller: Caller
-    t: int = 0  # the moment of a grant that a cancel undoes, or 0
+    t: int = 0  # the moment of the grant that a cancel undoes
 
     def write(self, count: int) -> tuple[Any, ...]:
-        """Write `count` neighbours, of which this is the first."""
+        """Write `count` alike neighbours, of which this is the first."""
         session_id, number, asked = self.caller
         return (self.verb, session_id, number, count, asked)
 
     def count_alike(self, operations: Sequence[Operation], index: int) -> int:
         """How many of `operations` are written together, from this one at `index` on.
 
-        The cancel of a grant is written alone, because it names the grant's own moment.
+        One answer for several would not say which of them were held. The cancel of a grant is
+        alone, because it names the grant's own moment.
         """
         count, kind, (session_id, number, asked) = 1, type(self), self.caller
         if self.asker is not None or self.t:
@@ -119,8 +114,6 @@ class GivingBack(Operation):
 
 @dataclass(slots=True, eq=False)
 class Release(GivingBack):
-    """The end of a permit."""
-
     verb = "release"
 
     def owed_at(self, now: float) -> bool:
@@ -129,7 +122,7 @@ class Release(GivingBack):
 
 @dataclass(slots=True, eq=False)
 class Cancel(GivingBack):
-    """The end of an acquire: of its grant, if there is one, or of its place."""
+    """The end of an acquire: of its grant or of its place."""
 
     verb = "cancel"
     logged = False
@@ -141,8 +134,6 @@ class Cancel(GivingBack):
 
 @dataclass(slots=True, eq=False)
 class Renew(Operation):
-    """The renewal of the lease of a permit. The next one follows in time."""
-
     verb = "renew"
     logged = False
 
@@ -159,7 +150,7 @@ class Renew(Operation):
 
 @dataclass(slots=True, eq=False)
 class Settle(Operation):
-    """The real cost of the grant of the moment `t`. A second one would change something."""
+    """The real cost of the grant of the moment `t`."""
 
     verb = "settle"
     repeatable = False
@@ -171,11 +162,11 @@ class Settle(Operation):
 
 @dataclass(slots=True, eq=False)
 class Update(Operation):
-    """Limits that overrule all others. It names the limits that this process declared last."""
+    """Limits that overrule all others."""
 
     verb = "update"
 
-    overruled: str  # a program, or empty if none was declared
+    overruled: str  # the last program declared here, or empty
 
     @property
     def words(self) -> tuple[Any, ...]:
@@ -194,16 +185,12 @@ class Statement(Operation):
 
 @dataclass(slots=True, eq=False)
 class Resume(Statement):
-    """The end of a pause."""
-
     verb = "resume"
     needs = ASKED
 
 
 @dataclass(slots=True, eq=False)
 class Reset(Statement):
-    """All limits as new."""
-
     verb = "reset"
     needs = ASKED
 
@@ -233,7 +220,7 @@ class Drain(Statement):
 
 @dataclass(slots=True, eq=False)
 class Look(Operation):
-    """A question. Its answer is worth nothing to a caller that has left."""
+    """A question: its answer is worth nothing to a caller that has left."""
 
     needs = ASKED
     logged = False
@@ -244,8 +231,6 @@ class Look(Operation):
 
 @dataclass(slots=True, eq=False)
 class AskStatus(Look):
-    """The limits, and the rest of each."""
-
     verb = "status"
 
     @property

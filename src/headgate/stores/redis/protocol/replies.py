@@ -1,4 +1,4 @@
-"""The replies of the script, and its notifications, as types. This is their only parser."""
+"""The replies and notifications of the script, and their only parser."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from headgate.gate.gate import Grant
 
 
 class Answer(NamedTuple):
-    """The answer to one request.
+    """To an acquire, `kind` is grant, wait, late, full or never.
 
-    To an acquire, `kind` is grant, wait, late, full or never. To another operation, `number` is 1
-    or 0: for a release, whether the permit was held. The script writes equal answers as one with a
-    count, which `read_answers` expands.
+    To another operation, `number` is 1 or 0: for a release, whether the permit was held.
     """
 
     kind: str
@@ -30,8 +28,6 @@ new_answer: Callable[[tuple[str, int, int]], Answer] = partial(tuple.__new__, An
 
 
 class StatusAnswer(NamedTuple):
-    """The answer to a status: the limits of the call, and how much of each is left."""
-
     program: str
     waiting: int
     delay: int
@@ -52,38 +48,31 @@ new_grant: Callable[[tuple[int, int, int, int]], OutboxGrant] = partial(tuple.__
 
 
 class Outbox(NamedTuple):
-    """The notifications of a session: grants, and for how long all callers are paused. None: no
-    notification.
-    """
-
     grants: list[OutboxGrant]
-    pause: int | None
+    pause: int | None  # for how long all callers are paused; None: no news
 
 
 class Notification(NamedTuple):
-    """The same, published. `head` as in `Done`."""
+    """An outbox, published."""
 
     session_id: str
     now: int
-    head: int | None
+    head: int | None  # as in `Done`
     outbox: Outbox
 
 
 class Done(NamedTuple):
-    """The call was carried out at `now`.
-
-    `head`: the microseconds after which the session looks at the head of the queue. None: another
-    session does.
-    """
+    """The call was carried out at `now`."""
 
     now: int
+    # Microseconds after which the session looks at the head of the queue. None: another one does.
     head: int | None
     answers: Sequence[Answer | StatusAnswer]
     outbox: Outbox
 
 
 class GrantedAtOnce(NamedTuple):
-    """The one acquire of a call was granted at `now`, and there is no other news."""
+    """The one acquire of a call was granted, and there is no other news."""
 
     session_id: str
     number: int
@@ -111,17 +100,14 @@ class Unknown(NamedTuple):
 
 
 Reply = Done | GrantedAtOnce | Overruled | Lapsed | Unknown
-# The answer to each operation if no process has declared limits of the name.
-UNKNOWN = Answer("unknown", 0, 0)
-NO_NEWS = Outbox([], None)
+UNKNOWN = Answer("unknown", 0, 0)  # to each operation, after `Unknown`
 
 
 class OtherReplyError(StoreError):
-    """It is the reply to another call, so nothing is known of this one."""
+    """It is the reply to another call."""
 
 
 def parse_reply(reply: bytes, session_id: str, number: int, program: str) -> Reply:
-    """Read the reply to the call `number` of a session, which named the limits `program`."""
     its_session, its_number, verdict, *words = reply.decode().split(" ")
     if (its_session, int(its_number)) != (session_id, number):
         raise OtherReplyError("it gave the reply to another call")
@@ -142,10 +128,7 @@ def parse_done(words: list[str], program: str) -> Done:
 
 
 def parse_grant(reply: bytes) -> GrantedAtOnce | None:
-    """Read the reply to a call with one acquire: "session number ok now -1 0 grant 1 0 fence |".
-
-    None: it is another reply. This is the hot path.
-    """
+    """Read "session number ok now -1 0 grant 1 0 fence |", on the hot path. None: another reply."""
     words = reply.decode().split(" ")
     if len(words) != 11 or words[2] != "ok" or words[6] != "grant":
         return None
@@ -165,9 +148,8 @@ def parse_notification(notification: str) -> Notification:
 def read_answers(words: Iterator[str], program: str, now: int) -> Iterator[Answer | StatusAnswer]:
     """Read one answer for each request, in order, up to "|".
 
-    The script writes a run of equal answers as one. The fences in a run of grants follow one
-    another, and so do the positions in a run of waiters. Moments and fences are written as their
-    distance from `now`.
+    A run of equal answers is written as one. Their fences or positions follow one another. Moments
+    and fences are written as their distance from `now`.
     """
     for word in words:
         if word == "|":
@@ -179,15 +161,14 @@ def read_answers(words: Iterator[str], program: str, now: int) -> Iterator[Answe
         count, number, fence = map(int, islice(words, 3))
         if word == "grant":
             number, fence = now + number, now + fence
-        # Of a run of refused acquires, each has the same number of waiters before it.
+        # Each of a run of refused acquires has the same number of waiters before it.
         fences = repeat(fence) if word == "full" else counted(fence)
         yield from map(new_answer, zip(repeat(word, count), repeat(number), fences, strict=False))
 
 
 def read_outbox(words: Iterable[str], now: int) -> Outbox:
-    """Read an outbox: runs of grants, as distances from `now` or from the "@now" before them.
-
-    A pause stands at the end: "!time".
+    """Read runs of grants, as distances from `now` or the "@now" before them, and at the end a
+    pause, "!time".
     """
     grants: list[OutboxGrant] = []
     words = iter(words)
@@ -205,9 +186,8 @@ def read_outbox(words: Iterable[str], now: int) -> Outbox:
 
 
 def has_begun(refusal: Any) -> bool:
-    """Whether an error of the server came out of the script.
+    """Whether an error came out of the script: the server then names it.
 
-    The server names the script in every error that the script raises. Otherwise the server refused
-    the call as a whole: it may not write, or its memory is full.
+    Otherwise the server refused the whole call: it may not write, or its memory is full.
     """
     return "script" in str(refusal)

@@ -1,8 +1,7 @@
-"""The Lua, put together from its files: the gate's twins, and the parts around them in lua/.
+"""The only loader of Lua: the gate's twins, and the parts around them in lua/.
 
-This is the only loader of Lua. The text is constant: names and numbers of a user are arguments. A
-server with functions (Redis 7, Valkey) loads the text once, as a library. Any other server gets it
-as scripts, and makes all of it anew for each call (benchmarks, semaphore-one).
+The text is constant: names and numbers of a user are arguments. A server with functions (Redis 7,
+Valkey) loads it once, as a library. Any other server makes all of it anew for each call.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from functools import cache
 from pkgutil import get_data
 from typing import NamedTuple
 
-KINDS = {  # the file of each kind of limit, by the word for it in a declaration
+KINDS = {  # the file of each kind of limit
     "bucket": "token_bucket",
     "window": "sliding_window",
     "quota": "fixed_window",
@@ -63,7 +62,7 @@ def folder_of(part: str) -> str:
 
 
 class Script(NamedTuple):
-    """A program of the Lua: a function by its name, or a script by its text or digest."""
+    """A function by its name, or a script by its text or digest."""
 
     function: str
     text: bytes
@@ -73,9 +72,8 @@ class Script(NamedTuple):
 class Library:
     """All of headgate's Lua.
 
-    `whole` carries out any call. `back` is the same for calls without acquires. Most of them give
-    something back, so a server that is out of memory must not refuse them. `fast` is one acquire
-    that can pass at once; otherwise it does nothing.
+    `whole` carries out any call. `back` does so for calls without acquires, even if the server is
+    out of memory. `fast` is one acquire that can pass at once; otherwise it does nothing.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
@@ -97,9 +95,7 @@ class Library:
 
 
 def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
-    """The beginning of a program, and `parts`. The rules of a kind are made when a limiter needs
-    them.
-    """
+    """The beginning of a program, and `parts`. The rules of a kind are made when needed."""
     kinds = [f"Kinds.{kind} = function()\n{sources[file]}\nend" for kind, file in KINDS.items()]
     return "\n".join([sources["clock"], sources["prelude"], *kinds, made(sources, parts)])
 

@@ -1,4 +1,4 @@
-"""An acquire of one event loop: its state until it ends, and the place for its outcome."""
+"""The acquires of an event loop."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ class PendingAcquire:
         self.number = 0  # the session gives it the next one
         self.request = request
         self.future = future
-        # With `on_wait`, `future` first gets the position, and `then` gets the grant.
-        self.then: Promise | None = None
+        self.then: Promise | None = None  # with `on_wait`: for the grant, after the position
         # The caller never sees its permit, so another caller may leave it one.
         self.enters = enters
         self.start = now
-        self.session_id = ""  # the session that sent it; empty before that
+        self.session_id = ""  # empty until it is sent
         self.last = 0  # the number of the last acquire in the same call
         self.due = inf  # when it should be granted, by the estimate
-        self.answer_by = inf  # the end of the wait for a first answer
-        self.deadline: Deadline | None = None  # the end of `max_sleep`, while it waits
+        self.answer_by = inf
+        self.deadline: Deadline | None = None  # while it waits in the queue
         self.t = 0  # the moment of the grant, by the server's clock; 0 before the grant
         self.fence = 0  # the fence of the last grant that the server took back
-        self.lease = 0  # the lease of the grant, in microseconds
+        self.lease = 0  # microseconds
         # The operation that gives it up. There is at most one, or the grant would be undone twice.
         self.cancel: Cancel | None = None
         self.permit: Permit | None = None  # the permit that another caller left to it
@@ -52,7 +51,7 @@ class PendingAcquire:
         return new_caller((self.session_id, self.number, self.request.text))
 
     def report_wait(self, position: int, delay: int) -> None:
-        """Give its position in the queue to an acquire whose request has an `on_wait`, once."""
+        """Give the position to the caller's `on_wait`, once."""
         if self.then is not None:
             asked, self.future, self.then = self.future, self.then, None
             self.request = with_on_wait(self.request, None)
@@ -71,13 +70,11 @@ class Deadline(NamedTuple):
 
 
 def with_on_wait(request: Request, on_wait: OnWait | None) -> Request:
-    """The same request with another `on_wait`, or with none."""
     rest = request.retry_for, request.raises, request.closing
     return Request(request.units, request.max_sleep, request.max_waiters, on_wait, *rest)
 
 
 def settle(promise: Promise, outcome: object) -> None:
-    """Set the outcome, unless the promise is done."""
     if not promise.done():
         if isinstance(outcome, BaseException):
             promise.set_exception(outcome)

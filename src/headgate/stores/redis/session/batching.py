@@ -11,18 +11,16 @@ FAR = 50  # from this position on, one round trip more or less makes no differen
 
 
 class Batching:
-    """The last calls of a session show whether the next one is likely to carry one request."""
+    """A guess from the last calls whether the next one carries one request."""
 
     def __init__(self) -> None:
         # The last acquires were granted at once, and no caller waits.
         self.uncontended = False
-        # The last call carried one request, so the next call does not wait for a second one.
-        self._one_request = False
+        self._one_request = False  # in the last call
         self._one_operation = False  # the last call with operations carried one of them
         self._far_from_head = False  # the last acquires that had to wait are far from the head
 
     def note_answered(self, sent: Sent, carried_out: bool) -> None:
-        """The server has replied to a call, and has `carried_out` its requests or not."""
         self._one_request = carried_out and len(sent.acquires) + len(sent.operations) == 1
         if sent.operations:
             self._one_operation = len(sent.operations) == 1

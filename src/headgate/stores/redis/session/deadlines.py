@@ -1,8 +1,7 @@
-"""Deadlines: how long the callers of a session wait for a first answer, and in the queue.
+"""How long the callers of a session wait for a first answer, and in the queue.
 
-When the server is silent, the callers fail one after another. One moment for all callers without an
-answer costs less than one for each. A caller that was answered, and waits in the queue, has a
-deadline of its own.
+All callers without an answer share one moment, which costs less than one for each. A caller that
+waits in the queue has a deadline of its own.
 """
 
 from __future__ import annotations
@@ -18,33 +17,25 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.traffic import Traffic
 
-FEWEST = 64  # Deadlines of callers that have ended are removed when there are more of them.
+FEWEST = 64  # deadlines of ended callers that are kept
 
 
 class Deadlines:
-    """The deadlines of one session's callers."""
-
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._answer_by = inf  # the first moment at which a caller without an answer fails
         self._deadlines: list[Deadline] = []  # a heap
-        self._ended = 0  # the number of them that are of callers that have ended
+        self._ended = 0  # how many of them are of ended callers
         self.moment = inf  # at which the next caller may have waited for too long
 
     def begin(self, pending: PendingAcquire, max_sleep: float, now: float) -> None:
-        """The caller asks: limit the wait for its first answer.
-
-        `max_sleep=0` forbids a wait in the queue, not a slow reply.
-        """
+        """Limit the wait for a first answer. `max_sleep=0` does not forbid a slow reply."""
         pending.answer_by = now + (max_sleep or REPLY_TIMEOUT)
         self._answer_by = min(self._answer_by, pending.answer_by)
         self.moment = min(self.moment, pending.answer_by)
 
     def limit_wait(self, pending: PendingAcquire) -> None:
-        """The caller waits in the queue: set its deadline if it has a `max_sleep`.
-
-        It may wait for the second time: its session had expired, or a pause held it back.
-        """
+        """Limit the wait in the queue. It may be a second one, after a pause or a new session."""
         if pending.request.max_sleep is not None and pending.deadline is None:
             moment = pending.start + pending.request.max_sleep / 1_000_000
             pending.deadline = Deadline(moment, pending.number, [pending])
@@ -52,7 +43,6 @@ class Deadlines:
             self.moment = min(self.moment, moment)
 
     def end(self, pending: PendingAcquire, deadline: Deadline) -> None:
-        """The caller has its outcome."""
         pending.deadline = None
         deadline.pending.clear()
         self._ended += 1
@@ -64,7 +54,6 @@ class Deadlines:
         self._plan()
 
     def _plan(self) -> None:
-        """Drop the first deadlines of callers that have ended, and set the next moment."""
         while self._deadlines and not self._deadlines[0].pending:
             heappop(self._deadlines)
             self._ended -= 1
@@ -77,7 +66,6 @@ class Deadlines:
             self._plan()
 
     def clear(self) -> None:
-        """The callers have ended with their loop."""
         self._answer_by, self._deadlines, self._ended, self.moment = inf, [], 0, inf
 
     def too_late(self, now: float) -> list[PendingAcquire]:
@@ -92,10 +80,9 @@ class Deadlines:
         return late
 
     def unanswered(self, now: float) -> list[PendingAcquire]:
-        """The callers that have waited for a first answer as long as they may.
+        """The callers for which the server counts as lost.
 
-        For them the server counts as lost. If a call was sent only a moment ago, its callers wait a
-        little longer.
+        If a call was sent only a moment ago, its callers wait a little longer.
         """
         if now < self._answer_by:
             return []

@@ -1,4 +1,4 @@
-"""Grants: the decisions of the server about the callers of a session, and their effects."""
+"""The effects of the server's decisions about the callers of a session."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class Grants:
-    """The grants, refusals and pauses of one session."""
-
     def __init__(
         self,
         limits: LimitSync,
@@ -47,10 +45,9 @@ class Grants:
         self._deadlines = deadlines
 
     def apply_answer(self, pending: PendingAcquire, answer: Answer, now: float) -> None:
-        """Apply the server's answer to an acquire, unless a notification was faster."""
         kind, number, fence = answer
         if pending.t:
-            return
+            return  # a notification was faster
         if kind == "wait":
             self._apply_wait(pending, number, fence, now)
             return
@@ -102,10 +99,9 @@ class Grants:
                 self._hold_back(now)
 
     def apply_outbox(self, outbox: Outbox, server: int, now: float) -> dict[int, bool]:
-        """Apply what the server noted in this session's outbox: grants, and at the end a pause.
+        """Apply the outbox of a reply or a notification: grants, and at the end a pause.
 
-        A reply or a notification carries the outbox. Return, by fence, whether a caller claims the
-        grant.
+        Return, by fence, whether a caller claims the grant.
         """
         claims, traffic = {}, self._traffic
         for number, t, fence, lease in outbox.grants:
@@ -127,9 +123,9 @@ class Grants:
         return claims
 
     def _hold_back(self, now: float) -> None:
-        """A pause ends later than the moments of some grants: let their callers wait again.
+        """Let the callers wait again whose moments are before the end of a pause.
 
-        They come before all waiters that were granted nothing (T3, order of moments).
+        They come before all other waiters (T3, order of moments).
         """
         traffic = self._traffic
         held = traffic.reserved.held_back(self._numbering.session_id)
@@ -145,10 +141,7 @@ class Grants:
             traffic.schedule()
 
     def on_rejoined(self, rejoin: Rejoin, answer: Outcome) -> None:
-        """Ask anew for a grant that the server does not know any more.
-
-        Its caller comes last then (S6, FIFO).
-        """
+        """Ask anew, and last, for a grant that the server does not know any more (S6, FIFO)."""
         pending = self._traffic.waiting.get(rejoin.caller.number)
         lost = not isinstance(answer, StoreError) and not cast(Answer, answer).number
         if lost and pending is not None and pending.session_id == rejoin.caller.session_id:

@@ -1,4 +1,4 @@
-"""The last reply of the server to a session."""
+"""The last reply to a session."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ class LastReply:
     def __init__(self) -> None:
         # The last call that the server is known to have carried out for this session. 0: none.
         self.number = 0
-        self.server = 0  # the server's clock then, in microseconds
-        # When that call was sent, by the monotonic clock. Only a call is a sign of life.
-        self.asked_at = 0.0
-        self.lease = 0  # the lease of the limits that it named, in microseconds
+        self.server = 0  # its clock, in microseconds
+        self.asked_at = 0.0  # when that call was sent, by the monotonic clock
+        self.lease = 0  # of its limits, in microseconds
 
     def silence(self, now: float) -> float:
         """For how many seconds the server has seen no call of this session."""

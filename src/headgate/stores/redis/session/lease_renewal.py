@@ -1,8 +1,4 @@
-"""The renewal of leases: the permits that callers of a session hold, and when each is renewed.
-
-This module deals with the time of leases, and not with waiters. One call renews all permits of a
-session, at a third of the lease.
-"""
+"""The renewal of leases: one call renews all permits of a session, at a third of the lease."""
 
 from __future__ import annotations
 
@@ -26,20 +22,15 @@ if TYPE_CHECKING:
 
 
 class LeaseRenewal:
-    """The renewal of the permits of one session."""
-
     def __init__(self, limits: LimitSync, last_reply: LastReply) -> None:
         self._limits = limits
         self._last_reply = last_reply
-        # The permits, and the lease that each was granted or renewed for. A permit that dies leaves
-        # through a callback without Python code. A signal handler might raise in Python code, and
-        # Python hides what a callback raises.
+        # The lease of each permit. A dead permit leaves through a callback without Python code. A
+        # signal handler might raise in Python code, and Python hides what a callback raises.
         self._held: dict[ref[Permit], int] = {}
-        # Acquires that were granted for a lease, and whose callers have made no permit yet.
-        self.expected: set[PendingAcquire] = set()
+        self.expected: set[PendingAcquire] = set()  # they were granted, and have no permit yet
         self.moment = inf  # of the next renewal
-        # The next renewal is in time for permits with `_lease` that are certain until `_enough` or
-        # later.
+        # The next renewal is in time for permits with `_lease` that are certain until `_enough`.
         self._lease = 0
         self._enough = inf
         self.lost: list[Permit] = []  # lost leases that the current reply shows
@@ -49,12 +40,11 @@ class LeaseRenewal:
         return any(permit.held for permit, _ in self._known())
 
     def units_held(self, unit: str) -> int:
-        """How much of a unit the permits that are renewed here hold."""
         held = (permit.units for permit, _ in self._known() if permit.held)
         return sum(units.get(unit, ONE_EACH.get(unit, 0)) for units in held)
 
     def _known(self) -> list[tuple[Permit, int]]:
-        """The permits that still exist, and their leases. Other threads may drop some meanwhile."""
+        # Other threads may drop permits meanwhile.
         return [
             (permit, lease)
             for each, lease in self._held.copy().items()
@@ -79,19 +69,16 @@ class LeaseRenewal:
         self._lease, self._enough = lease, permit.believed
 
     def believed(self, t: int, lease: int, server: int, sent_at: float, now: float) -> float | None:
-        """The end of the time for which a permit granted for `t` is held for certain (S2, lease
-        time).
+        """The moment until which a permit granted for `t` is certain (S2, lease time).
 
-        It is on the monotonic clock, and counts from the sending of a call. The server's clock
-        showed `server` when it named the grant, and another time in the last reply. It may have
-        stepped in between. Then take the earlier of two ends: one counted from the last sending,
-        one from now. Without a reply, the call sent at `sent_at` asked for the permit.
+        It counts from the sending of a call. The server's clock may have stepped between the last
+        reply and `server`, when it named the grant. Then it is the earlier of two ends: one counted
+        from the last sending, one from now.
         """
         known = self._last_reply.server
         if not lease:
             return None
-        # A notification was faster than the first reply. The call that asked is older than the
-        # grant.
+        # A notification was faster than the first reply: the call of `sent_at` asked.
         if not known:
             return sent_at + lease / 1_000_000
         believed = self._last_reply.asked_at + (t + lease - known) / 1_000_000
@@ -100,7 +87,6 @@ class LeaseRenewal:
         )
 
     def numbers_of(self, session_id: str) -> set[int]:
-        """The numbers under which the session was granted the permits that are held now."""
         callers = [
             *(cast(Caller, permit.key) for permit, _ in self._known() if permit.held),
             *(pending.caller for pending in self.expected),
@@ -108,12 +94,10 @@ class LeaseRenewal:
         return {caller.number for caller in callers if caller.session_id == session_id}
 
     def begin_round(self, now: float) -> list[Renew]:
-        """The renewals of all permits. The caller sends them.
+        """Return the renewals of all permits, and plan the next round.
 
-        Plan the next round, at a third of the lease, or sooner if the lease has become shorter.
-
-        A permit granted under a lease keeps it when no limit has a lease any more: such a limit may
-        come back (S1, capacity).
+        A permit keeps its lease when no limit has one any more: such a limit may come back (S1,
+        capacity).
         """
         known = self._known()
         log_lost(self._limits.name, [permit for permit, _ in known])
@@ -125,7 +109,6 @@ class LeaseRenewal:
         return [Renew(permit, lease) for permit, lease in held]
 
     def _renew_at(self, moment: float) -> None:
-        """Renew then, and not later, even if a later renewal was planned."""
         self.moment = min(self.moment, moment)
 
     def on_answer(self, renew: Renew, answer: Outcome, now: float) -> None:
@@ -141,6 +124,5 @@ class LeaseRenewal:
             self.lost.append(permit)
 
     def log_lost(self) -> None:
-        """Log all losses that a reply has shown, in one line."""
         lost, self.lost = self.lost, []
         log_lost(self._limits.name, lost)

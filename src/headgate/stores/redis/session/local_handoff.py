@@ -1,10 +1,8 @@
 """The local hand-off: a caller that leaves gives its permit to the next waiter of the same session.
 
-The server learns of it later. This module knows where the session's waiters stand, and decides
-whether that is enough for a hand-off. The acquires of one call stand together in the queue (S6,
-FIFO). When one of them was granted, the others are the head of the queue, and no other session's
-can come in between. If anything may have changed since the server's last grant, the server decides
-again.
+The server learns of it later. The acquires of one call stand together in the queue (S6, FIFO). When
+one of them was granted, the others head the queue. If anything may have changed since the server's
+last grant, the server decides again.
 """
 
 from __future__ import annotations
@@ -23,15 +21,12 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.traffic import Sent, Traffic
 
-# Seconds without a reply, after which places and limits may be others'. This is twice the session's
-# heartbeat.
+# Seconds without a reply after which places and limits may be others': twice the heartbeat.
 MOST_SILENCE = 6.0
-SOON = 0.002  # seconds until the server learns of hand-offs; this is some round trips
+SOON = 0.002  # seconds until the server learns of hand-offs
 
 
 class LocalHandoff:
-    """The hand-off in one session."""
-
     def __init__(self, traffic: Traffic, limits: LimitSync, last_reply: LastReply) -> None:
         self.moment = inf  # of the call that tells the server
         self.outbox_grants = 0  # how many grants the outbox has named
@@ -41,17 +36,15 @@ class LocalHandoff:
         # The waiters here with numbers up to this one head the whole queue.
         self._first_to = 0
         self._program = ""  # the limits that the last answer was given under
-        # The time by the server's clock since which these limits are known to hold.
-        self._since = 0
+        self._since = 0  # the server's time from which these limits are known to hold
         # The server has granted under these limits, so holders are within capacity (S1).
         self._open = False
 
     def hand_over(self, permit: Permit, now: float) -> bool:
         """Give `permit` to the next waiter, if no other caller can be before it (S6, FIFO).
 
-        The permit keeps the name that it was granted to, so it is never held twice (S1, capacity).
-        A call soon tells the server that the next waiter has given up its place. The server then
-        takes back any grant that it made there meanwhile (S3, one grant per id).
+        The permit keeps its key, so it is never held twice (S1, capacity). A call soon cancels the
+        waiter's place, and any grant made there meanwhile (S3, one grant per id).
         """
         waiter = self.next_waiter(permit, now)
         if waiter is None:
@@ -64,8 +57,8 @@ class LocalHandoff:
         return True
 
     def next_waiter(self, permit: Permit, now: float) -> PendingAcquire | None:
-        """The waiter that may have `permit`, as far as this session knows."""
-        first = self._traffic.first()
+        waiting = self._traffic.waiting
+        first = next(iter(waiting.values())) if waiting else None
         if first is None or not (
             self._open
             and first.number <= self._first_to
@@ -88,24 +81,19 @@ class LocalHandoff:
     # Places in the queue --------------------------------------------------------------------------
 
     def count_ahead(self) -> int:
-        """How many would be before a new acquire, if no other session's came in between.
-
-        -1: acquires of other sessions are there already.
-        """
-        traffic = self._traffic
-        return len(traffic.waiting) if traffic.last_number() <= self._first_to else -1
+        """`Sent.ahead` of a new acquire."""
+        waiting = self._traffic.waiting
+        return len(waiting) if next(reversed(waiting), 0) <= self._first_to else -1
 
     def note_queued(self, sent: Sent, ahead: int | None) -> None:
         """A reply says how many are `ahead` of the call's first waiter. None: it has none.
 
-        If the server found only this session's own waiters ahead, no other session stands between
-        them.
+        If all of them are this session's, no other session stands between them.
         """
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number
 
     def note_answer(self, command: Command, now: int) -> None:
-        """The server has answered under limits that may be new to it, or to this session."""
         if command.how in (DECLARED, UPDATED) or command.program != self._program:
             self._program, self._since, self._open = command.program, now, False
 
@@ -122,5 +110,4 @@ class LocalHandoff:
         self._open = False
 
     def forget(self) -> None:
-        """No waiter of this session has a place any more."""
         self._first_to, self._open = 0, False

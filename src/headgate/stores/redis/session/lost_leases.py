@@ -1,8 +1,4 @@
-"""The log line of lost leases.
-
-It is a warning, because a holder that goes on may work at the same time as another one. One reply
-or one timer may show several losses; they are one line.
-"""
+"""The log line of lost leases."""
 
 from __future__ import annotations
 
@@ -21,10 +17,7 @@ MOST_SHOWN = 8  # fences in one line
 
 
 def log_lost(name: str, permits: Sequence[Permit]) -> None:
-    """Log, as a WARNING, that these permits of the name lost their leases.
-
-    Each permit is logged once.
-    """
+    """Warn, once for each permit: a holder that goes on may work beside another one."""
     lost = [permit for permit in permits if report_loss(permit)]
     if not lost:
         return

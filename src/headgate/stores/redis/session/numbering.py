@@ -1,4 +1,4 @@
-"""The numbers of a session, under which the script knows its calls and its callers."""
+"""The numbers by which the script knows the calls and the callers of a session."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ if TYPE_CHECKING:
 
 
 class Numbering:
-    """The id of a session, and the numbers that it has given out."""
-
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
         self.session_id = new_id()
-        self.call = 0  # the number of the last call
-        self.caller = 0  # the number of the last caller
+        self.call = self.caller = 0  # the last numbers
 
     def next_caller(self) -> int:
         self.caller += 1
         return self.caller
 
     def begin_again(self) -> None:
-        """Begin another session, for the same callers."""
         self.session_id, self.call = self._new_id(), 0

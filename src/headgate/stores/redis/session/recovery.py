@@ -1,7 +1,6 @@
 """Recovery of a session when the state of its name may have gone back.
 
-After a failover, or a restart from an older copy, the server lacks the last writes. There, permits
-that this session has released are held again, and callers that were served wait again. The session
+After a failover, or a restart from an older copy, the server lacks the last writes. The session
 notices this in two ways. The server does not know the last reply that the session received, or it
 grants a permit for which no caller waits. Then the session is over. A new one asks again for all
 callers that wait, and says what the old one still holds. The server gives back the rest.
@@ -24,14 +23,11 @@ KEEP = 30.0  # seconds after which the script may have forgotten the last reply 
 
 
 class Recovery:
-    """The recovery of one session."""
-
     def __init__(self, last_reply: LastReply, renewal: LeaseRenewal) -> None:
         self._last_reply = last_reply
         self._renewal = renewal
         self.doubts = False  # the connection was lost since the last call
-        # Sessions that are over, and when each ended, on the monotonic clock.
-        self._ended: dict[str, float] = {}
+        self._ended: dict[str, float] = {}  # sessions that are over, and since when
         # The fences of grants that a notification named before any reply, with its time.
         self._announced: dict[int, int] = {}
 
@@ -40,8 +36,7 @@ class Recovery:
     def doubt(self, now: float) -> bool:
         """The connection is lost, and the next one may lead to an older state.
 
-        Return whether that state may hold anything for this session. Then the server is to be asked
-        at once, even if no caller waits.
+        Return whether that state may hold anything for this session, so that it must ask at once.
         """
         if self._last_reply.silence(now) < self._lasting():
             self.doubts = True
@@ -49,10 +44,9 @@ class Recovery:
         return False
 
     def last_reply(self, waits: bool, now: float) -> str | int:
-        """The beginning of the last reply that this session received, which the server compares
-        with its own record.
+        """The beginning of the last reply received, which the server compares with its record.
 
-        0: there was none, or the server may have forgotten it. `waits`: callers wait.
+        0: there was none, or the server may have forgotten it.
         """
         last = self._last_reply
         tells = waits or self.doubts or last.silence(now) < KEEP
@@ -64,10 +58,7 @@ class Recovery:
         return max(WAITER, self._last_reply.lease / 1_000_000)
 
     def ended(self, session_id: str, now: float) -> list[Operation]:
-        """The operations that end this session, and earlier ones that an older state may know.
-
-        Each says what the session still holds.
-        """
+        """The operations that end this session, and earlier ones that an older state may know."""
         self._announced.clear()
         self._ended[session_id] = now
         self._ended = {each: at for each, at in self._ended.items() if now - at <= self._lasting()}
@@ -79,22 +70,16 @@ class Recovery:
     # Grants that no caller waits for --------------------------------------------------------------
 
     def note_announced(self, claims: Mapping[int, bool], server: int) -> None:
-        """Note the grants of a notification that a caller claims. The reply to the next call
-        repeats them.
+        """Note the claimed grants of a notification, which the next reply repeats.
 
-        `server` is the time of the notification, by the server's clock. `claims` says by fence
-        whether a caller claims the grant.
+        `claims` says by fence whether a caller claims the grant.
         """
         for fence, claimed in claims.items():
             if claimed:
                 self._announced[fence] = server
 
     def unclaimed(self, claims: Mapping[int, bool], server: int) -> bool:
-        """Whether a reply of the time `server` names new grants that no caller claims.
-
-        `claims` says by fence whether a caller claims the grant. Grants that a notification named
-        before are not new.
-        """
+        """Whether a reply names new grants that no caller claims."""
         found = any(
             not claimed and fence not in self._announced for fence, claimed in claims.items()
         )

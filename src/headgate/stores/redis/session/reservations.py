@@ -1,7 +1,5 @@
-"""Reservations: the callers that were granted a moment in the future and sleep until then.
-
-It also keeps the pause that is known of, which holds them back. The session makes the grants, and
-decides what a caller that is held back does next.
+"""The callers that were granted a moment in the future and sleep until then, and the known pause,
+which holds them back.
 """
 
 from __future__ import annotations
@@ -15,26 +13,21 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.acquires import PendingAcquire
 
 
-# Microseconds by which fences may be ahead of the clock. A fence grows by 1 for each grant, so 1000
-# grants in one call put it 1000 us ahead.
+# Microseconds by which fences may be ahead of the clock: each grant of a call adds 1.
 BURST = 1000
 
 
 class Reservations:
-    """The sleeping callers of one session, in order."""
-
     def __init__(self) -> None:
         # By moment, on the monotonic clock.
         self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()
         self._paused_until = 0  # the end of the last pause, by the server's clock
         self._pause_known_at = 0  # the server's time at which that end was first known
-        # When a pause was resumed last, by the server's clock. News of an earlier pause is too old.
-        self._resumed_at = 0
+        self._resumed_at = 0  # the server's time; news of an earlier pause is too old
         self._pause_ends = 0.0  # the same end on the monotonic clock
 
     @property
     def moment(self) -> float:
-        """When the first caller wakes up."""
         return self.queue[0][0] if self.queue else inf
 
     def pause_left(self, now: float) -> float:
@@ -42,35 +35,30 @@ class Reservations:
         return max(0.0, self._pause_ends - now)
 
     def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int, now: float) -> None:
-        """Let a caller sleep for so long, and not less than any that sleeps already."""
+        """Let a caller sleep, and not less than any that sleeps already."""
         moment = now + max(0, microseconds) / 1_000_000
         self.queue.append((max(moment, self.queue[-1][0] if self.queue else 0.0), pending, grant))
 
     def wake(self, now: float) -> None:
-        """Give their grants, in order, to the callers whose moment has come."""
         while self.queue and self.queue[0][0] <= now:
             _, pending, grant = self.queue.popleft()
             pending.settle(grant)
 
     def pause(self, server: int, left: int, now: float) -> bool:
-        """Note a pause: from the server's time `server` on, no caller passes for `left`
-        microseconds.
+        """From the server's time `server` on, no caller passes for `left` microseconds.
 
-        With 0, a pause ended at that time. Return whether the pause is new.
+        0: a pause ended at that time. Return whether the pause is new.
         """
         if not left:
-            self._resume(server)
+            if server >= self._pause_known_at:
+                self._paused_until = min(server, self._paused_until)
+                self._pause_ends, self._resumed_at = 0.0, server
             return False
         if server + left <= self._paused_until or server < self._resumed_at:
             return False
         self._paused_until, self._pause_known_at = server + left, server
         self._pause_ends = now + left / 1_000_000
         return True
-
-    def _resume(self, server: int) -> None:
-        if server >= self._pause_known_at:
-            self._paused_until = min(server, self._paused_until)
-            self._pause_ends, self._resumed_at = 0.0, server
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether a grant was made before the pause, for a moment before its end.
@@ -80,10 +68,7 @@ class Reservations:
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:
-        """Remove and return the sleeping callers whose moment is before the end of the pause.
-
-        Callers that have given up stay out.
-        """
+        """Remove and return the callers whose moment is before the end of the pause."""
         held = [
             (pending, grant)
             for _, pending, grant in self.queue
@@ -92,6 +77,6 @@ class Reservations:
             and not pending.future.done()
         ]
         if held:
-            gone = {id(pending) for pending, _ in held}
-            self.queue = deque(booking for booking in self.queue if id(booking[1]) not in gone)
+            gone = {pending for pending, _ in held}
+            self.queue = deque(each for each in self.queue if each[1] not in gone)
         return held

@@ -21,7 +21,7 @@ MOST = 1000  # callers in one call (S9, bounds)
 
 
 class State(Enum):
-    """The state of a session's next call. After a failure it sends `Traffic.owed` first."""
+    """The state of a session's next call."""
 
     IDLE = "no call is in flight"
     SCHEDULED = "there is a call to be sent"
@@ -33,55 +33,50 @@ IDLE, SCHEDULED, IN_FLIGHT, READING = State
 
 
 class Sent(NamedTuple):
-    """A call in flight: the bytes to send again if need be, and the requests that its reply
-    answers.
-    """
+    """A call in flight, and the requests that its reply answers."""
 
     command: Command
-    lease: int  # of the limits that it names, in microseconds
+    lease: int  # of its limits, in microseconds
     at: float
     acquires: list[PendingAcquire]
     operations: list[Operation]
-    # The position of its first acquire, if the waiters here head the whole queue and no grant is
-    # made before it. -1: other sessions' waiters are there already.
+    # The position of its first acquire, if only this session's waiters are before it and no grant
+    # is made. -1: other sessions' waiters are there already.
     ahead: int
     outbox_grants: int  # the hand-off's count of grants when it was sent
     alone: bool  # it is one acquire, and most likely the reply is its grant
 
 
 class Traffic:
-    """The requests of one session. They leave together, in order, one call at a time."""
+    """They leave together, in order, one call at a time."""
 
     def __init__(self) -> None:
         self.state = IDLE
         self.acquires: list[PendingAcquire] = []  # to be sent
         self.operations: list[Operation] = []  # to be sent
-        self.sent: Sent | None = None  # the call in flight
+        self.sent: Sent | None = None
         # A call that the server may have run, without an answer. It is sent again before any other.
         self.owed: Sent | None = None
         # By number, in order. (A plain dict finds its first slowly after many deletions.)
         self.waiting: OrderedDict[int, PendingAcquire] = OrderedDict()
-        # Acquires that were given up, and that the server may grant before it learns of that.
-        self.abandoned: dict[int, PendingAcquire] = {}
+        self.abandoned: dict[int, PendingAcquire] = {}  # the server may still grant them
         # More waiters have given up than one call can name. The session ends, with all its places.
         self.leaving = False
         self.reserved = Reservations()
         self.again = False  # another call is to be sent as soon as the reply is read
-        # Reports for the loop's side: the calls, or some callers, have failed with this error.
+        # For the loop's side: the calls, or some callers, have failed with this error.
         self.failure: StoreError | None = None
         self.outage: StoreError | None = None
 
     # Calls ----------------------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """There is something to send."""
         if self.state is IDLE:
             self.state = SCHEDULED
         elif self.state is READING:
             self.again = True
 
     def begin_reading(self) -> Sent:
-        """Take out the call to which a reply has come."""
         sent, self.sent = self.sent, None
         assert sent is not None, "a reply answers a call"
         self.state, self.again = READING, False
@@ -95,10 +90,7 @@ class Traffic:
 
     @property
     def owes(self) -> bool:
-        """Whether the server must get something other than new acquires.
-
-        These are operations, with or without a caller that waits for the answer, and owed calls.
-        """
+        """Whether the server must get something other than new acquires."""
         return bool(self.operations or self.owed or self.leaving)
 
     @property
@@ -107,7 +99,6 @@ class Traffic:
         return not (pending or self.owes or self.state is SCHEDULED)
 
     def load(self) -> tuple[list[PendingAcquire], list[Operation]]:
-        """Take out the requests of the next call."""
         acquires, self.acquires = self.acquires, []
         operations, self.operations = self.operations, []
         try:
@@ -134,15 +125,7 @@ class Traffic:
 
     # Waiters --------------------------------------------------------------------------------------
 
-    def first(self) -> PendingAcquire | None:
-        """The first waiter of this session."""
-        return next(iter(self.waiting.values())) if self.waiting else None
-
-    def last_number(self) -> int:
-        return next(reversed(self.waiting), 0)
-
     def undelivered(self) -> list[Operation]:
-        """The operations that the server has not answered."""
         sent = self.sent or self.owed
         return [*(sent.operations if sent else ()), *self.operations]
 
@@ -154,7 +137,7 @@ class Traffic:
         return bool(self.leaving or left or self.undelivered())
 
     def unanswered(self) -> list[PendingAcquire]:
-        """All callers that wait for the server: for a first answer, or for their turn."""
+        """All callers that wait for a first answer, or for their turn."""
         return [*self.waiting.values(), *self.acquires]
 
     def unfinished(self) -> list[PendingAcquire]:
@@ -162,35 +145,29 @@ class Traffic:
         return [*self.unanswered(), *(pending for _, pending, _ in self.reserved.queue)]
 
     def without_answer(self) -> list[PendingAcquire]:
-        """All callers without a first answer."""
         call = self.sent or self.owed
         return [*(call.acquires if call else ()), *self.acquires]
 
     def silence(self, pending: PendingAcquire, now: float) -> float:
-        """For how many seconds the server has not answered the call of `pending`."""
         return 0.0 if self.sent is None else now - max(self.sent.at, pending.start)
 
     # Giving up ------------------------------------------------------------------------------------
 
     def give_up(self, pending: PendingAcquire) -> None:
-        """No caller wants this acquire any more: leave the queue, or undo the grant.
-
-        While the reply is on the way, it is not known which one is needed. Then the reply decides.
-        """
+        """No caller wants this acquire. While its reply is on the way, the reply decides."""
         on_its_way = self.sent is not None and pending in self.sent.acquires and not pending.t
         if not on_its_way and (pending.number in self.waiting or pending.t):
             self.withdraw(pending)
 
     def withdraw(self, pending: PendingAcquire) -> None:
-        """Give up a place or a grant. The next call tells the server."""
         self.waiting.pop(pending.number, None)
         self.cancel(pending)
         self.schedule()
 
     def cancel(self, pending: PendingAcquire) -> None:
-        """Leave the queue, or undo the grant.
+        """Leave the queue, or undo the grant, with one operation for each acquire.
 
-        There is one operation for each acquire. It also covers a grant that is noticed later.
+        It also covers a grant that is noticed later.
         """
         if pending.cancel is not None:
             pending.cancel.caller, pending.cancel.t = pending.caller, pending.t
@@ -210,7 +187,7 @@ class Traffic:
             self.cancel(pending)
 
     def forget_abandoned(self) -> None:
-        """Forget those of which the server knows: all but those whose cancellation is unsent."""
+        """Keep only those whose cancellation is unsent."""
         if self.abandoned and not self.leaving:
             unsent = set(self.operations)
             self.abandoned = {
@@ -220,7 +197,6 @@ class Traffic:
             }
 
     def fail(self, acquires: Iterable[PendingAcquire], error: StoreError) -> None:
-        """Raise `error` in these callers."""
         failed = [pending for pending in acquires if not pending.future.done()]
         for pending in failed:
             pending.settle(error)

@@ -1,4 +1,4 @@
-"""Operations that the server did not carry out: those to offer again, and the others' log lines."""
+"""Operations that the server did not carry out."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ def keep_owed(
     *,
     refused: bool = False,
 ) -> list[Operation]:
-    """Keep the operations to offer again: their server is away, or has `refused` them."""
+    """Keep the operations to offer again, and log the others.
+
+    Their server is away, or has `refused` them.
+    """
     owed = []
     for operation in operations:
         if operation.owed_at(now) and (operation.repeatable or not refused):
             owed.append(operation)
-        else:
-            give_up(name, operation, error)
+        elif operation.asker is None and operation.logged:
+            verb = operation.verb
+            log(WARNING, "%s: the server did not hear of a %s: %s", title(name), verb, error)
     return owed
-
-
-def give_up(name: str, operation: Operation, error: StoreError) -> None:
-    """Log an operation that is given up, if no caller waits for the answer."""
-    if operation.asker is None and operation.logged:
-        log(WARNING, "%s: the server did not hear of a %s: %s", title(name), operation.verb, error)
