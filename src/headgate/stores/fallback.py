@@ -1,8 +1,5 @@
 """The fallback of a limiter while its store cannot be asked: let calls pass, or limit them to this
 process's share of the limits.
-
-Every acquire chooses between the store and the fallback. The shares of one remote store are queues
-in one MemoryStore.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ class FallbackQueue:
         self._inside = Inside()
         self.leave = self._inside.leave
         self.follow, self.foresee, self.once_known = queue.follow, queue.foresee, queue.once_known
-        # `drain` sets no share: the remaining budget of all processes says nothing about one.
+        # The remaining budget of all processes says nothing about a share, so `drain` changes none.
         self.flush, self.aflush, self.drain = queue.flush, queue.aflush, queue.drain
 
     @property
@@ -188,7 +185,7 @@ class FallbackQueue:
         return self._queue.blocking(lambda: self.atake(request))
 
     def _take_without(self, request: Request, error: StoreError) -> Permit | Refusal:
-        """In headgate's own thread, where nothing must wait. That says nothing of the store."""
+        """In headgate's own thread, where nothing must wait, whatever the state of the store."""
         queue = self._way.queue(self.name, self.declared, request.units, error)
         return unfenced(queue.take(request), monotonic())
 
@@ -257,8 +254,7 @@ class Absence:
                 log(logging.WARNING, "%s is back at its store, %s.", limiter, store)
 
 
-# All limiters of one name in one store with the same fallback share one log line: some programs
-# make a limiter for each request.
+# Limiters of one name and fallback share log lines: some programs make one for each request.
 _absences: WeakKeyDictionary[RemoteStore, dict[tuple[str, str], Absence]] = WeakKeyDictionary()
 MOST = 1024  # of them that are remembered in each store
 
@@ -271,11 +267,8 @@ def absence_of(store: RemoteStore, name: str, way: Way) -> Absence:
     return known.setdefault(key, Absence(f"Limiter {name!r}", f"{store}", f"{way}"))
 
 
-# The ways without a store -------------------------------------------------------------------------
-
-
 class Way:
-    """The substitute for a store. By itself it limits nothing. `str()` describes it in the log."""
+    """The substitute for a store, which by itself limits nothing. Logs have its `str()`."""
 
     def check(self, name: str, declared: Declaration) -> None:
         """Raise ValueError for limits that it cannot keep."""
@@ -341,8 +334,6 @@ class OpenQueue:
 
 
 class Local(Way):
-    """This process holds itself to its share of the limits."""
-
     def __init__(self, store: MemoryStore, processes: int) -> None:
         self._store = store
         self._processes = processes
@@ -375,7 +366,6 @@ class Local(Way):
     def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
     ) -> Asked:
-        """The share of the limits that the store's queue knows now."""
         try:
             share = self._share(name, declared)
         except ValueError as indivisible:
@@ -427,7 +417,7 @@ def with_fallback(
     if on_store_error == "raise" or isinstance(store, MemoryStore):
         return store
     remote = cast("RemoteStore", store)
-    # `check_fallback` has made sure that only "local" has `processes`.
+    # Only "local" has `processes`.
     way = (
         Way() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
     )
@@ -457,7 +447,6 @@ def check_fallback(mode: object, processes: object) -> None:
 
 
 def rest_of(request: Request, start: float) -> Request:
-    """The same request with the rest of its `max_sleep`."""
     if request.max_sleep is None:
         return request
     rest = copy(request)

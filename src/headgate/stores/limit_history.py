@@ -17,9 +17,9 @@ from headgate.validation import plain
 # Microseconds after which the same declaration counts as a change of mind, as in prelude.lua.
 HOLD = 60_000_000
 REMEMBERED = 8  # of the texts of one name
-MOST_TOLD = 1024  # disagreements that are known to have been logged
+MOST_TOLD = 1024  # logged lines that are remembered
 
-_told: dict[tuple[str, frozenset[str]], float] = {}  # the logged lines, and when
+_told: dict[tuple[str, frozenset[str]], float] = {}  # and when
 
 
 class Declarations:
@@ -29,12 +29,12 @@ class Declarations:
 
     def __init__(self) -> None:
         self.last = ""  # until one is declared
-        # The ones before, oldest first; True: only updates. The dict is replaced, never changed.
+        # Former ones, the oldest first; True: only an update. The dict is replaced, not changed.
         self._former: dict[str, bool] = {}
         self.overruling = ""
 
     def update(self, program: str) -> None:
-        """`program` overrules the limits that held until now, for as long as `program` holds."""
+        """`program` overrules the limits that held until now."""
         if self.overruling not in ("", program, self.last) and self.overruling not in self._former:
             self._replaced(self.overruling, True)
         self.overruling = program
@@ -44,7 +44,7 @@ class Declarations:
         return present == self.overruling
 
     def overruled(self, program: str, present: str) -> bool:
-        """Whether `program` was declared before the present update, so that it changes nothing."""
+        """Whether `program` was declared before the update, so that it changes nothing now."""
         return self.updated(present) and (program == self.last or program in self._former)
 
     def declare(self, program: str) -> None:
@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 Written = dict[str, Place | None]  # by name; None: its disagreement was logged
-MOST_WRITTEN = 4096  # the number of names of one store whose places are remembered
+MOST_WRITTEN = 4096  # names of one store whose places are remembered
 
 
 def note_limits(written: Written, name: str, program: str) -> None:

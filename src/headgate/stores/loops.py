@@ -35,8 +35,8 @@ class Entries(Protocol):
 class Learning:
     """Finds out whether asyncio runs the tasks that use a queue.
 
-    Asking costs more than an uncontended entry may, so only the first task asks. Then the tasks of
-    all loops use `enter` unasked, until the collector has freed the loop of that task.
+    Only the first task asks, because that is slow. Then all tasks use `enter` unasked, until the
+    collector has freed the loop of the first.
     """
 
     __slots__ = ("_loop", "_queue", "warned")
@@ -50,7 +50,6 @@ class Learning:
         return self._loop is not None
 
     def enter(self) -> bool:
-        """The entry for tasks until a loop of asyncio is known."""
         loop, queue = _get_running_loop(), self._queue()
         if loop is None:
             raise no_loop()
@@ -67,7 +66,7 @@ class Learning:
 
 
 class Loops:
-    """The event loops in which tasks of one queue wait. It keeps none of them alive."""
+    """The event loops in which tasks of one queue wait, by weak references."""
 
     __slots__ = ("_refs",)
 
@@ -116,7 +115,7 @@ def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool])
         )
     if _get_running_loop() is None:
         return
-    # Asked again: the last other thread may have released a permit, and ended.
+    # Ask again: the last other thread may have released a permit, and ended.
     if released() and not others_run() and released():
         raise waits_for_ever(lock.name, "no other thread runs that could release the permit")
     if not learning.warned:

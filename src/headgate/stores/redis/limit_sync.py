@@ -64,18 +64,14 @@ class LimitSync:
     def limits_for_call(
         self, asks: bool, operations: Sequence[Operation]
     ) -> tuple[Declaration, int]:
-        """The limits that a call names, and its statement about them.
-
-        `asks`: it asks for permits, so it declares the limits of this process.
-        """
+        """The limits that a call names, and its statement. If it `asks`, it declares ours."""
         # Another thread may change `declares` between two lines, so each line checks it again.
         if self.declares == ASKED:
             if asks and self.declares == ASKED:
                 self.declares = DECLARED
             if self._in_store is not None and self.declares == ASKED:
                 return self._in_store, choose_statement(ASKED, asks, operations)
-        # `update` writes `declares` last, so read it first. Then older limits never travel as an
-        # update.
+        # `update` writes `declares` last. Read first, older limits never travel as an update.
         declares = self.declares
         return self.declared, choose_statement(declares, asks, operations)
 
@@ -104,14 +100,11 @@ class LimitSync:
         return up_to_date or self.declares == ASKED
 
     def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
-        """The store's limits replace ours, for `wait` microseconds; -1: until the update ends.
-
-        False: ours changed meanwhile.
-        """
+        """The store's limits replace ours, for `wait` microseconds; -1: until the update ends."""
         until = now + (HOLD if wait < 0 else wait) / 1_000_000
         ours = self.declared
         if self.declares != DECLARED or ours.program != program:
-            return False
+            return False  # ours changed meanwhile
         self.declared, self.declares, self._turned_down = holds, KNOWN, ours
         self._until, self._may_return = until, wait >= 0
         # An update overrules declarations in code on purpose, so nothing is logged.
@@ -124,7 +117,6 @@ class LimitSync:
         return self._until if self._turned_down is not None and self._may_return else inf
 
     def declare_if_due(self, now: float) -> None:
-        """Declare again the limits that were turned down, if they may be by now."""
         ours = self._turned_down
         # Others may be declared meanwhile, so the last check makes no call.
         if (
@@ -154,10 +146,10 @@ class LimitSync:
 
 
 def choose_statement(declares: int, asks: bool, operations: Sequence[Operation]) -> int:
-    """Choose the statement that a call makes about its limits.
+    """The statement of a call about its limits.
 
-    A declaration or an update that is still due travels with any call. A look or a pause alone
-    declares nothing. A call without requests says what its session knows.
+    A declaration or an update that is due travels with any call. A look or a pause alone declares
+    nothing.
     """
     if asks or declares in (DECLARED, UPDATED):
         return DECLARED if declares == ASKED else declares

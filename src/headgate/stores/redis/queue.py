@@ -1,8 +1,4 @@
-"""The queue of one name on Redis, as limiters and permits see it.
-
-It brings their calls to the session of the caller's loop, and releases to the loop that renews the
-permit.
-"""
+"""The queue of one name on Redis: it brings calls to the session of the caller's loop."""
 
 from __future__ import annotations
 
@@ -89,10 +85,8 @@ class RedisQueue:
         self.key = f"headgate:{{{name}}}"
         self.limits = LimitSync(name, declared)
         self._last_status: tuple[Status, float] | None = None  # and the time of its reply
-        # The end of a pause that this process set. Another connection might overtake the pause.
-        self._no_fast_path = 0.0
+        self._no_fast_path = 0.0  # the end of a pause that another connection might overtake
         self._warned = False  # that a thread blocks its event loop
-        # Redis has no fast entry without a call, so both always decline.
         self.enter = self.enter_task = not_at_once
         self._store = store
         self.routing = Routing(self, store)
@@ -248,10 +242,7 @@ class RedisQueue:
         return self.acquire_by_portal(request, self.acquire) if permit is None else permit
 
     def acquire_at_once(self, request: Request) -> Permit | None:
-        """A permit from this thread's own connection, if the acquire can pass this instant.
-
-        Raises StoreError if `max_sleep` was spent on a silent server.
-        """
+        """A permit over the fast path. StoreError if `max_sleep` was spent on a silent server."""
         check_thread()
         start = monotonic()
         if start < self._no_fast_path:
@@ -384,7 +375,7 @@ class RedisQueue:
             self.routing.send_home(permit, Settle(permit.t, cost_text(extras)))
 
     def _claimed(self, permit: Permit) -> bool:
-        """Whether this caller may give the permit back: once, and never in the child of a fork."""
+        """Whether this caller may give the permit back: once, not in the child of a fork."""
         if not permit.held:
             return False
         home = permit.home
@@ -426,8 +417,7 @@ class Callback:
         self.set_result = self.set_exception = function
 
     def done(self) -> bool:
-        """It waits for its outcome even if the loop ends."""
-        return False
+        return False  # It waits for its outcome even if the loop ends.
 
     def cancel(self) -> None:
         pass

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Hashable
 from contextlib import suppress
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from headgate.errors import StoreError
@@ -53,8 +53,8 @@ class RedisStore:
     def _new_queue(self, name: str, declared: Declaration) -> RedisQueue:
         """Make one queue for all threads and signal handlers that ask at the same time.
 
-        None of them may wait for another, so there is no lock. `setdefault` picks one winner, and
-        the next line keeps a queue that another thread has stored already.
+        There is no lock, because none may wait for another. `setdefault` picks one winner, and the
+        next line keeps a queue that another thread has stored already.
         """
         queue = self._new.setdefault(name, RedisQueue(self, name, declared))
         queue = self._queues[name] = self._kept[name] = self._queues.get(name) or queue
@@ -88,7 +88,7 @@ class RedisStore:
         return client
 
     def end_closed(self) -> None:
-        """End the clients of closed loops: some loops close without any notice to their tasks."""
+        """Some loops close without any notice to their tasks."""
         for loop, client in self._clients.copy().items():
             if loop.is_closed():
                 client.end()
@@ -98,8 +98,7 @@ class RedisStore:
         """The session of `queue` in `loop`. It makes none: a signal handler may ask."""
         client = self._clients.get(loop)
         session = None if client is None or client.closed else client.senders.get(queue.key)
-        is_its = isinstance(session, LoopSession) and session.queue is queue
-        return cast(LoopSession, session) if is_its else None
+        return session if isinstance(session, LoopSession) and session.queue is queue else None
 
     async def flush(self, name: str) -> None:
         """Wait until the server has all that this process sent under `name` and its keys."""
@@ -111,10 +110,7 @@ class RedisStore:
         flushed = False
         while not flushed:  # If a loop closes meanwhile, the portal takes over its operations.
             self.end_closed()
-            loops = {
-                asyncio.get_running_loop(),
-                *(loop for queue in queues for loop in queue.routing.loops()),
-            }
+            loops = {asyncio.get_running_loop()}.union(*(each.routing.loops() for each in queues))
             if (of_threads := portal_loop()) is not None:
                 loops.add(of_threads)
             flushed = all(
@@ -124,10 +120,7 @@ class RedisStore:
             )
 
     def away(self, key: str) -> bool:
-        """Whether the server of `key` could not be reached, or is not ready, such as LOADING.
-
-        A caller that asks starts a search that goes on until the server answers.
-        """
+        """Whether the server of `key` is unavailable. This starts a search until it answers."""
         loop = asyncio._get_running_loop() or portal_loop()
         client = None if loop is None else self._clients.get(loop)
         return client is not None and client.reconnection.is_unavailable(key)
@@ -141,7 +134,7 @@ class RedisStore:
         return found
 
     def forked(self) -> None:
-        """In the child of a fork: forget the parent's connections, sessions and identities."""
+        """In the child of a fork: forget all that is the parent's."""
         for client in self._clients.values():
             client.forked()
         self._clients.clear()
@@ -156,17 +149,13 @@ class RedisStore:
 
 
 async def flush_queues(queues: list[RedisQueue]) -> None:
-    """Wait until the sessions of the running loop have sent their operations."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(0)  # An operation of this turn may not have reached its session yet.
     await flush([session for queue in queues for session in queue.routing.sessions_of(loop)])
 
 
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
-    """Run `flush_queues` for a caller in another loop, and return its error.
-
-    If its task is cancelled before the first step, no inner coroutine is left unawaited.
-    """
+    """Return the error. If the task never begins, no inner coroutine is left unawaited."""
     return await trouble_of(flush_queues(queues))
 
 
@@ -180,7 +169,7 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
         loop.call_soon_threadsafe(
             lambda: tasks.append(begun(flush_elsewhere(queues), "headgate-flush"))
         )
-    deadline = None
+    deadline = monotonic() + CLOSING_TIMEOUT
     while not loop.is_closed():
         done = bool(tasks) and tasks[0].done()
         if done and not tasks[0].cancelled():
@@ -189,8 +178,6 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
             return True
         # A cancelled task means that the loop is closing.
         if loop.is_running() and not done:
-            deadline = None
-        elif deadline is None:
             deadline = monotonic() + CLOSING_TIMEOUT
         elif monotonic() > deadline:
             raise StoreError(

@@ -61,7 +61,7 @@ def words_at_once(
 
 
 def keys_of(key: str, declared: Declaration, how: int = KNOWN) -> tuple[str, ...]:
-    """The keys that the script works on. Limits that a declaration replaces may have a log, too."""
+    """The keys of a call. Limits that a declaration replaces may have a log, too."""
     return keys_with(key, how != KNOWN or "window " in declared.program)
 
 
@@ -80,7 +80,7 @@ def write_requests(operations: Sequence[Operation], acquires: Sequence[Acquire])
 
 
 def write_operations(operations: Sequence[Operation], words: list[Any]) -> None:
-    """Write the operations. Alike neighbours are one request."""
+    """Alike neighbours are one request."""
     index = 0
     while index < len(operations):
         first, count = operations[index], 1
@@ -93,7 +93,7 @@ def write_operations(operations: Sequence[Operation], words: list[Any]) -> None:
 
 
 def write_acquires(acquires: Sequence[Acquire], words: list[Any]) -> None:
-    """Write the acquires. Alike neighbours are one request."""
+    """Alike neighbours are one request."""
     index = 0
     while index < len(acquires):
         first, start = acquires[index], index

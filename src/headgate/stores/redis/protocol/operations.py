@@ -1,7 +1,4 @@
-"""The operations of a session: all its requests but the acquires.
-
-Each type also says how the client treats it when the server is unavailable or refuses it.
-"""
+"""The operations of a session: all its requests but the acquires."""
 
 from __future__ import annotations
 
@@ -51,20 +48,17 @@ new_caller: Callable[[tuple[str, int, str]], Caller] = partial(tuple.__new__, Ca
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """It is written as its verb, and then its fields in order.
+    """It is written as its verb, and then its fields in order."""
 
-    `asker` gets the answer. None: no caller waits for it.
-    """
-
-    asker: Promise | None = field(default=None, kw_only=True)
+    asker: Promise | None = field(default=None, kw_only=True)  # it gets the answer
 
     verb: ClassVar[str]
-    # KNOWN: it needs declared limits. OFFERED: it needs none, and creates a state for the name, so
-    # that the first caller that acquires finds it. ASKED: it changes nothing without a state.
+    # KNOWN: it needs declared limits. OFFERED: it creates a state for the first caller that
+    # acquires. ASKED: it changes nothing without a state.
     needs: ClassVar[int] = KNOWN
     # A log line names it when it is given up: it is a method of the user's limiter or permit.
     logged: ClassVar[bool] = True
-    # A second one changes nothing, so it may be sent again after the server has refused it.
+    # A second one changes nothing, so it may be sent again after a refusal.
     repeatable: ClassVar[bool] = True
     # A release is likely to follow in the same turn, and travels in the same call.
     leads_release: ClassVar[bool] = False
@@ -247,14 +241,11 @@ class AskDeclared(Look):
 
 @dataclass(slots=True, eq=False)
 class Rejoin(Operation):
-    """It undoes a grant in a pause, so that its caller waits again.
-
-    A second one would undo another grant.
-    """
+    """It undoes a grant in a pause, so that its caller waits again."""
 
     verb = "rejoin"
     logged = False
-    repeatable = False
+    repeatable = False  # a second one would undo another grant
 
     caller: Caller
     t: int
@@ -268,7 +259,7 @@ class Rejoin(Operation):
 
 @dataclass(slots=True, eq=False)
 class Quit(Operation):
-    """The end of a session, which holds only the callers with the numbers in `kept`."""
+    """The end of a session, which holds only the callers of the numbers `kept`."""
 
     verb = "quit"
     logged = False
@@ -279,7 +270,7 @@ class Quit(Operation):
 
 @dataclass(slots=True, eq=False)
 class Leave(Quit):
-    """The end of the present session, which keeps all that it holds. It travels alone."""
+    """The end of the present session, which keeps what it holds. It travels alone."""
 
     kept: str = "*"
 

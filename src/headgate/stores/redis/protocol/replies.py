@@ -36,10 +36,10 @@ class StatusAnswer(NamedTuple):
 
 
 class OutboxGrant(NamedTuple):
-    """The grant of an acquire that waited. A moment below 0: it can never pass."""
+    """The grant of an acquire that waited."""
 
     number: int
-    t: int
+    t: int  # below 0: it can never pass
     fence: int
     lease: int
 
@@ -72,7 +72,7 @@ class Done(NamedTuple):
 
 
 class GrantedAtOnce(NamedTuple):
-    """The one acquire of a call was granted, and there is no other news."""
+    """One acquire was granted, and there is no other news."""
 
     session_id: str
     number: int
@@ -81,13 +81,11 @@ class GrantedAtOnce(NamedTuple):
 
 
 class Overruled(NamedTuple):
-    """Nothing was done: these limits hold now.
-
-    Those of the call may be declared again after `wait` microseconds. -1: an update overrules them.
-    None: the call did not declare them.
-    """
+    """Nothing was done: other limits hold now."""
 
     program: str
+    # Microseconds after which ours may be declared again. -1: an update overrules them. None: the
+    # call did not declare them.
     wait: int | None
 
 

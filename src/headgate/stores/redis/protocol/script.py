@@ -19,7 +19,7 @@ KINDS = {  # the file of each kind of limit
     "slots": "concurrency",
 }
 LUA = "stores/redis/lua"
-# The parts that fast_acquire.lua needs, and the rest. Each part calls only those before it.
+# Each part calls only those before it. The first list has all that fast_acquire.lua needs.
 FAST = (
     "numbers",
     "membership",
@@ -86,7 +86,7 @@ class Library:
             "return FastAcquire.run(keys, args) or Main.run(keys, args)\nend\n"
             f"return {{ whole = whole, fast = FastAcquire.run }}\nend\n{sources['library']}"
         ).encode()
-        # A script makes the rest only for a call that the fast path does not carry out.
+        # The rest is made only if the fast path does not carry the call out.
         at_once = "local reply = FastAcquire.run(KEYS, ARGV)\n"
         whole = f"{fast}{at_once}if reply then return reply end\n{rest}return Main.run(KEYS, ARGV)"
         self.whole = script(name, whole)

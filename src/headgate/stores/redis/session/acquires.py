@@ -29,22 +29,19 @@ class PendingAcquire:
         self.request = request
         self.future = future
         self.then: Promise | None = None  # with `on_wait`: for the grant, after the position
-        # The caller never sees its permit, so another caller may leave it one.
-        self.enters = enters
+        self.enters = enters  # it never sees its permit, so another caller may leave it one
         self.start = now
         self.session_id = ""  # empty until it is sent
         self.last = 0  # the number of the last acquire in the same call
         self.due = inf  # when it should be granted, by the estimate
         self.answer_by = inf
         self.deadline: Deadline | None = None  # while it waits in the queue
-        self.t = 0  # the moment of the grant, by the server's clock; 0 before the grant
-        self.fence = 0  # the fence of the last grant that the server took back
+        self.t = 0  # the moment of the grant, by the server's clock; 0: none
+        self.fence = 0  # of the last grant that was taken back
         self.lease = 0  # microseconds
-        # The operation that gives it up. There is at most one, or the grant would be undone twice.
-        self.cancel: Cancel | None = None
-        self.permit: Permit | None = None  # the permit that another caller left to it
-        # The end of the time for which the grant is held for certain. None: it holds nothing.
-        self.believed: float | None = None
+        self.cancel: Cancel | None = None  # at most one, or the grant would be undone twice
+        self.permit: Permit | None = None  # that another caller left to it
+        self.believed: float | None = None  # until when it is held for certain; None: never
 
     @property
     def caller(self) -> Caller:

@@ -14,11 +14,10 @@ class Batching:
     """A guess from the last calls whether the next one carries one request."""
 
     def __init__(self) -> None:
-        # The last acquires were granted at once, and no caller waits.
-        self.uncontended = False
+        self.uncontended = False  # the last acquires passed at once, and no caller waits
         self._one_request = False  # in the last call
-        self._one_operation = False  # the last call with operations carried one of them
-        self._far_from_head = False  # the last acquires that had to wait are far from the head
+        self._one_operation = False  # in the last call with operations
+        self._far_from_head = False  # the last acquires that had to wait
 
     def note_answered(self, sent: Sent, carried_out: bool) -> None:
         self._one_request = carried_out and len(sent.acquires) + len(sent.operations) == 1
@@ -26,7 +25,7 @@ class Batching:
             self._one_operation = len(sent.operations) == 1
 
     def note_acquires(self, traffic: Traffic, sent: Sent, at_once: bool, ahead: int) -> None:
-        """The acquires of a call were granted `at_once`, or the first is behind `ahead` others."""
+        """All acquires of a call were granted `at_once`, or the first is behind `ahead` others."""
         if sent.acquires:
             self._far_from_head = ahead >= FAR
         # Only a reply to acquires, or the session's own waiters, show whether callers have to wait.
@@ -37,10 +36,8 @@ class Batching:
     def leaves_at_once(self, traffic: Traffic) -> bool:
         """Whether the next call does not wait for the end of the loop's turn.
 
-        An acquire leaves at once if the last call carried one request. A release leaves at once if,
-        besides, no caller was found waiting. It also leaves at once if the last call with
-        operations carried one, and the queue is so long that another call makes no difference.
-        Otherwise its caller may ask again in the same turn, and both travel in one call.
+        The caller of a release may ask again in the same turn, and both travel in one call. That is
+        not worth the wait while callers pass at once, or far from the head.
         """
         if traffic.operations and traffic.operations[-1].leads_release:
             return False

@@ -26,7 +26,7 @@ class Deadlines:
         self._answer_by = inf  # the first moment at which a caller without an answer fails
         self._deadlines: list[Deadline] = []  # a heap
         self._ended = 0  # how many of them are of ended callers
-        self.moment = inf  # at which the next caller may have waited for too long
+        self.moment = inf  # of the next end
 
     def begin(self, pending: PendingAcquire, max_sleep: float, now: float) -> None:
         """Limit the wait for a first answer. `max_sleep=0` does not forbid a slow reply."""
@@ -47,7 +47,7 @@ class Deadlines:
         deadline.pending.clear()
         self._ended += 1
         if self._ended > max(FEWEST, len(self._deadlines) // 2):
-            # The collector may close a coroutine here, and end another caller.
+            # Copy, because the collector may end another caller here.
             live = [each for each in self._deadlines.copy() if each.pending]
             heapify(live)
             self._deadlines, self._ended = live, 0

@@ -75,11 +75,7 @@ class Grants:
     def apply_grant(
         self, pending: PendingAcquire, grant: Grant, lease: int, server: int, now: float
     ) -> None:
-        """Sleep until the moment of the grant, counted from now.
-
-        The server's clock is further ahead now than when the reply left, so this is never early
-        (TL1).
-        """
+        """Sleep until the moment of the grant, counted from now, so never too early (TL1)."""
         pending.t = t = grant.t
         pending.lease = lease
         self._handoff.note_grant(pending)

@@ -28,12 +28,12 @@ class LeaseRenewal:
         # The lease of each permit. A dead permit leaves through a callback without Python code. A
         # signal handler might raise in Python code, and Python hides what a callback raises.
         self._held: dict[ref[Permit], int] = {}
-        self.expected: set[PendingAcquire] = set()  # they were granted, and have no permit yet
+        self.expected: set[PendingAcquire] = set()  # granted, without a permit yet
         self.moment = inf  # of the next renewal
         # The next renewal is in time for permits with `_lease` that are certain until `_enough`.
         self._lease = 0
         self._enough = inf
-        self.lost: list[Permit] = []  # lost leases that the current reply shows
+        self.lost: list[Permit] = []  # as the current reply shows
 
     @property
     def holds(self) -> bool:
@@ -52,18 +52,12 @@ class LeaseRenewal:
         ]
 
     def hold(self, permit: Permit, lease: int) -> bool:
-        """Renew `permit`, granted for `lease`, until it is released or dropped.
-
-        Return whether the next renewal is in time for it.
-        """
+        """Renew `permit`. Return whether the next renewal is in time for it."""
         self._held[ref(permit, self._held.pop)] = lease
         return lease == self._lease and permit.believed >= self._enough
 
     def renew_in_time(self, permit: Permit, lease: int, now: float) -> None:
-        """Renew in time for `permit`: a third of the lease from now.
-
-        If the grant was known late, renew earlier, so that two thirds of the lease remain certain.
-        """
+        """Renew at a third of the lease, or earlier, while two thirds are certain."""
         third = min(lease, self._limits.declared.lease or lease) / 3_000_000
         self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
         self._lease, self._enough = lease, permit.believed

@@ -33,10 +33,9 @@ class LocalHandoff:
         self._traffic = traffic
         self._limits = limits
         self._last_reply = last_reply
-        # The waiters here with numbers up to this one head the whole queue.
-        self._first_to = 0
-        self._program = ""  # the limits that the last answer was given under
-        self._since = 0  # the server's time from which these limits are known to hold
+        self._first_to = 0  # waiters up to this number head the whole queue
+        self._program = ""  # the limits of the last answer
+        self._since = 0  # the server's time from which they are known to hold
         # The server has granted under these limits, so holders are within capacity (S1).
         self._open = False
 
@@ -78,8 +77,6 @@ class LocalHandoff:
         )
         return first if allowed and certain and first.request.units == permit.units else None
 
-    # Places in the queue --------------------------------------------------------------------------
-
     def count_ahead(self) -> int:
         """`Sent.ahead` of a new acquire."""
         waiting = self._traffic.waiting
@@ -98,15 +95,11 @@ class LocalHandoff:
             self._program, self._since, self._open = command.program, now, False
 
     def note_grant(self, pending: PendingAcquire) -> None:
-        """The acquires sent together with `pending` are behind it.
-
-        A grant in the outbox may be older than the limits.
-        """
+        # The acquires of the same call are behind it. A grant may be older than the limits.
         self._first_to = max(self._first_to, pending.last)
         self._open = self._open or pending.t >= self._since
 
     def stop(self) -> None:
-        """Hand over nothing until the server has granted again."""
         self._open = False
 
     def forget(self) -> None:

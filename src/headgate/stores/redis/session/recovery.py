@@ -28,20 +28,13 @@ class Recovery:
         self._renewal = renewal
         self.doubts = False  # the connection was lost since the last call
         self._ended: dict[str, float] = {}  # sessions that are over, and since when
-        # The fences of grants that a notification named before any reply, with its time.
-        self._announced: dict[int, int] = {}
-
-    # Messages to the server -----------------------------------------------------------------------
+        self._announced: dict[int, int] = {}  # fences that a notification named, and its time
 
     def doubt(self, now: float) -> bool:
-        """The connection is lost, and the next one may lead to an older state.
-
-        Return whether that state may hold anything for this session, so that it must ask at once.
-        """
-        if self._last_reply.silence(now) < self._lasting():
-            self.doubts = True
-            return True
-        return False
+        """The connection is lost. Return whether an older state may hold anything for us."""
+        lasts = self._last_reply.silence(now) < self._lasting()
+        self.doubts = self.doubts or lasts
+        return lasts
 
     def last_reply(self, waits: bool, now: float) -> str | int:
         """The beginning of the last reply received, which the server compares with its record.
@@ -54,7 +47,7 @@ class Recovery:
         return f"{last.number} ok {last.server}" if last.number and tells else 0
 
     def _lasting(self) -> float:
-        """For how many seconds after a call the server may hold something for the session."""
+        """Seconds after a call for which the server may hold something for the session."""
         return max(WAITER, self._last_reply.lease / 1_000_000)
 
     def ended(self, session_id: str, now: float) -> list[Operation]:
@@ -67,13 +60,8 @@ class Recovery:
             for each in self._ended
         ]
 
-    # Grants that no caller waits for --------------------------------------------------------------
-
     def note_announced(self, claims: Mapping[int, bool], server: int) -> None:
-        """Note the claimed grants of a notification, which the next reply repeats.
-
-        `claims` says by fence whether a caller claims the grant.
-        """
+        """Note the claimed grants of a notification, which the next reply repeats."""
         for fence, claimed in claims.items():
             if claimed:
                 self._announced[fence] = server

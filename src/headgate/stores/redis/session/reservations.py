@@ -19,11 +19,10 @@ BURST = 1000
 
 class Reservations:
     def __init__(self) -> None:
-        # By moment, on the monotonic clock.
-        self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()
-        self._paused_until = 0  # the end of the last pause, by the server's clock
-        self._pause_known_at = 0  # the server's time at which that end was first known
-        self._resumed_at = 0  # the server's time; news of an earlier pause is too old
+        self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()  # by moment
+        # By the server's clock: the end of the last pause, when it was first known, and when a
+        # pause was resumed. News of an earlier pause is too old.
+        self._paused_until = self._pause_known_at = self._resumed_at = 0
         self._pause_ends = 0.0  # the same end on the monotonic clock
 
     @property
@@ -61,10 +60,8 @@ class Reservations:
         return True
 
     def precedes_pause(self, grant: Grant) -> bool:
-        """Whether a grant was made before the pause, for a moment before its end.
-
-        A later fence means that the server no longer knew the pause, so its grant stands.
-        """
+        """Whether a grant was made before the pause, for a moment before its end."""
+        # With a later fence, the server no longer knew the pause.
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:

@@ -1,4 +1,4 @@
-"""The requests of one session: to be sent, in flight, waiting, and granted for a later moment."""
+"""The requests of one session. They leave together, in order, one call at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class State(Enum):
     IDLE = "no call is in flight"
     SCHEDULED = "there is a call to be sent"
     IN_FLIGHT = "the server has not replied to the call"
-    READING = "a reply is being read, and nothing is sent until its end is known too"
+    READING = "a reply is being read, and nothing is sent meanwhile"
 
 
 IDLE, SCHEDULED, IN_FLIGHT, READING = State
@@ -48,27 +48,23 @@ class Sent(NamedTuple):
 
 
 class Traffic:
-    """They leave together, in order, one call at a time."""
-
     def __init__(self) -> None:
         self.state = IDLE
-        self.acquires: list[PendingAcquire] = []  # to be sent
-        self.operations: list[Operation] = []  # to be sent
+        # To be sent.
+        self.acquires: list[PendingAcquire] = []
+        self.operations: list[Operation] = []
         self.sent: Sent | None = None
-        # A call that the server may have run, without an answer. It is sent again before any other.
+        # A call that the server may have run. It is sent again before any other.
         self.owed: Sent | None = None
         # By number, in order. (A plain dict finds its first slowly after many deletions.)
         self.waiting: OrderedDict[int, PendingAcquire] = OrderedDict()
         self.abandoned: dict[int, PendingAcquire] = {}  # the server may still grant them
-        # More waiters have given up than one call can name. The session ends, with all its places.
-        self.leaving = False
+        self.leaving = False  # more waiters have given up than one call can name
         self.reserved = Reservations()
-        self.again = False  # another call is to be sent as soon as the reply is read
-        # For the loop's side: the calls, or some callers, have failed with this error.
+        self.again = False  # a call is to be sent when the reply is read
+        # For the loop's side: the error of the calls, and of some callers.
         self.failure: StoreError | None = None
         self.outage: StoreError | None = None
-
-    # Calls ----------------------------------------------------------------------------------------
 
     def schedule(self) -> None:
         if self.state is IDLE:
@@ -83,7 +79,7 @@ class Traffic:
         return sent
 
     def stop(self) -> Sent | None:
-        """No reply will come. Return the call that the server may have run."""
+        """No reply will come."""
         sent, self.sent = self.sent or self.owed, None
         self.owed, self.state = sent, IDLE
         return sent
@@ -123,8 +119,6 @@ class Traffic:
         self.stop()
         self.schedule()
 
-    # Waiters --------------------------------------------------------------------------------------
-
     def undelivered(self) -> list[Operation]:
         sent = self.sent or self.owed
         return [*(sent.operations if sent else ()), *self.operations]
@@ -137,11 +131,11 @@ class Traffic:
         return bool(self.leaving or left or self.undelivered())
 
     def unanswered(self) -> list[PendingAcquire]:
-        """All callers that wait for a first answer, or for their turn."""
+        """The callers that wait for an answer, or for their turn."""
         return [*self.waiting.values(), *self.acquires]
 
     def unfinished(self) -> list[PendingAcquire]:
-        """The same callers, and those that sleep until their moment."""
+        """The same, and those that sleep until their moment."""
         return [*self.unanswered(), *(pending for _, pending, _ in self.reserved.queue)]
 
     def without_answer(self) -> list[PendingAcquire]:
@@ -150,8 +144,6 @@ class Traffic:
 
     def silence(self, pending: PendingAcquire, now: float) -> float:
         return 0.0 if self.sent is None else now - max(self.sent.at, pending.start)
-
-    # Giving up ------------------------------------------------------------------------------------
 
     def give_up(self, pending: PendingAcquire) -> None:
         """No caller wants this acquire. While its reply is on the way, the reply decides."""
