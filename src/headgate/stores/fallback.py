@@ -218,7 +218,10 @@ class FallbackStore:
     def __init__(self, store: RemoteStore, way: Way, name: str) -> None:
         self._store = store
         self._way = way
-        self._absence = absence_of(store, name, way)
+        known, key = _absences.setdefault(store, {}), (name, f"{way}")
+        if key not in known and len(known) >= MOST:
+            known.clear()
+        self._absence = known.setdefault(key, Absence(f"Limiter {name!r}", f"{store}", f"{way}"))
 
     def queue(self, name: str, declared: Declaration) -> FallbackQueue:
         return FallbackQueue(
@@ -244,27 +247,18 @@ class Absence:
             log(logging.WARNING, "%s goes without its store, %s: %s. %s", *self._words, why)
 
     def ends(self, away: Callable[[str], bool]) -> None:
-        """The store has answered. The server of the failed key may still be away: no message."""
+        # The server of the failed key may still be away: no message.
         if self.now:
             self.now, self.cause = False, None
         if self._told.locked() and monotonic() - self._last >= CALM and not away(self._key):
             with suppress(RuntimeError):  # another thread was faster
                 self._told.release()
-                limiter, store, _ = self._words
-                log(logging.WARNING, "%s is back at its store, %s.", limiter, store)
+                log(logging.WARNING, "%s is back at its store, %s.", *self._words[:2])
 
 
 # Limiters of one name and fallback share log lines: some programs make one for each request.
 _absences: WeakKeyDictionary[RemoteStore, dict[tuple[str, str], Absence]] = WeakKeyDictionary()
 MOST = 1024  # of them that are remembered in each store
-
-
-def absence_of(store: RemoteStore, name: str, way: Way) -> Absence:
-    known = _absences.setdefault(store, {})
-    key = name, f"{way}"
-    if key not in known and len(known) >= MOST:
-        known.clear()
-    return known.setdefault(key, Absence(f"Limiter {name!r}", f"{store}", f"{way}"))
 
 
 class Way:

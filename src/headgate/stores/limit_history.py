@@ -34,13 +34,11 @@ class Declarations:
         self.overruling = ""
 
     def update(self, program: str) -> None:
-        """`program` overrules the limits that held until now."""
         if self.overruling not in ("", program, self.last) and self.overruling not in self._former:
             self._replaced(self.overruling, True)
         self.overruling = program
 
     def updated(self, present: str) -> bool:
-        """Whether the present limits are an update of this process."""
         return present == self.overruling
 
     def overruled(self, program: str, present: str) -> bool:
@@ -81,14 +79,22 @@ def note_limits(written: Written, name: str, program: str) -> None:
     """Note where the first limiter of `name` is made. Warn once of one with other limits."""
     known = written.get(name)
     if not program or ":" in name or (known is None and name in written):
-        return  # a limiter without limits of its own, or a key, whose limits are those of the whole
+        return  # no limits of its own, or a key
     if known is None:
         if len(written) >= MOST_WRITTEN:
             written.clear()
         written[name] = caller_of(program)
     elif known.program != program:
         written[name] = None
-        warn_of_places(name, known, caller_of(program))
+        place = caller_of(program)
+        log(
+            logging.WARNING,
+            "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. "
+            "The one that acquires later replaces the limits of the other. Give both the same "
+            "limits, take them from the store with Limiter.attach, or call update().",
+            *(title(name), in_words(known.program), known.file, known.line),
+            *(in_words(program), place.file, place.line),
+        )
 
 
 def caller_of(program: str) -> Place:
@@ -100,17 +106,6 @@ def caller_of(program: str) -> Place:
     ):
         frame = frame.f_back
     return Place(program, frame.f_code.co_filename, frame.f_lineno)
-
-
-def warn_of_places(name: str, first: Place, second: Place) -> None:
-    log(
-        logging.WARNING,
-        "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. The "
-        "one that acquires later replaces the limits of the other. Give both the same limits, take "
-        "them from the store with Limiter.attach, or call update().",
-        *(title(name), in_words(first.program), first.file, first.line),
-        *(in_words(second.program), second.file, second.line),
-    )
 
 
 def warn_of_processes(name: str, declared: str, holds: str) -> None:

@@ -1,6 +1,4 @@
-"""The event loop of a caller: whether asyncio runs it, in which order its tasks begin, and whether
-a thread may block it.
-"""
+"""The event loop of a caller: its kind, the order of its tasks, and whether it may be blocked."""
 
 from __future__ import annotations
 

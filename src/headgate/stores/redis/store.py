@@ -26,7 +26,7 @@ from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
 
 FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
-POLL_INTERVAL = 0.005  # seconds between two looks at the state of another loop
+POLL_INTERVAL = 0.005  # seconds between two looks at another loop
 CLOSING_TIMEOUT = 3.0  # seconds in which a loop that does not run may close; that can take 2
 
 
@@ -63,7 +63,7 @@ class RedisStore:
         return queue
 
     def _forget_idle(self) -> None:
-        """Forget idle queues, so rarely that the work for each new queue stays constant."""
+        """Forget idle queues so rarely that the work for each new one stays constant."""
         if len(self._kept) > self._most:
             self._kept = {
                 name: queue for name, queue in self._kept.copy().items() if not queue.routing.idle()
@@ -169,7 +169,7 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
         loop.call_soon_threadsafe(
             lambda: tasks.append(begun(flush_elsewhere(queues), "headgate-flush"))
         )
-    deadline = monotonic() + CLOSING_TIMEOUT
+    deadline = None  # set when a stopped loop is seen: this loop may have been blocked before
     while not loop.is_closed():
         done = bool(tasks) and tasks[0].done()
         if done and not tasks[0].cancelled():
@@ -178,6 +178,8 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
             return True
         # A cancelled task means that the loop is closing.
         if loop.is_running() and not done:
+            deadline = None
+        elif deadline is None:
             deadline = monotonic() + CLOSING_TIMEOUT
         elif monotonic() > deadline:
             raise StoreError(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headgate.request import Request
     from headgate.stores.redis.protocol.script import Script
 
-# Microseconds. The script reserves a moment only this far ahead. The caller sleeps until it.
+# Microseconds. The script reserves no moment further ahead.
 RESERVE_AHEAD = 50_000
 
 
@@ -25,8 +25,6 @@ class Acquire(Protocol):
 
 
 class Command(NamedTuple):
-    """One call: any operations and acquires."""
-
     script: Script
     keys: tuple[str, ...]
     program: str
@@ -34,7 +32,7 @@ class Command(NamedTuple):
     number: int
     how: int  # the statement about the limits: KNOWN to OFFERED
     received: str | int  # the beginning of the last reply received, or 0
-    waits: bool  # the session has waiters
+    waits: bool
     notified: bool  # by this server
     requests: tuple[Any, ...]
     # It may free capacity elsewhere: notifications are published before the reply.

@@ -32,8 +32,6 @@ class Promise(Protocol):
 
 
 class Caller(NamedTuple):
-    """An acquire, as the script knows it."""
-
     session_id: str
     number: int
     asked: str
@@ -74,13 +72,10 @@ class Operation:
 
 @dataclass(slots=True, eq=False)
 class GivingBack(Operation):
-    """It gives back a grant or a place."""
-
     caller: Caller
     t: int = 0  # the moment of the grant that a cancel undoes
 
     def write(self, count: int) -> tuple[Any, ...]:
-        """Write `count` alike neighbours, of which this is the first."""
         session_id, number, asked = self.caller
         return (self.verb, session_id, number, count, asked)
 
@@ -116,8 +111,6 @@ class Release(GivingBack):
 
 @dataclass(slots=True, eq=False)
 class Cancel(GivingBack):
-    """The end of an acquire: of its grant or of its place."""
-
     verb = "cancel"
     logged = False
 
@@ -144,20 +137,16 @@ class Renew(Operation):
 
 @dataclass(slots=True, eq=False)
 class Settle(Operation):
-    """The real cost of the grant of the moment `t`."""
-
     verb = "settle"
     repeatable = False
     leads_release = True
 
-    t: int
-    extras: str
+    t: int  # the moment of the grant
+    extras: str  # its real cost
 
 
 @dataclass(slots=True, eq=False)
 class Update(Operation):
-    """Limits that overrule all others."""
-
     verb = "update"
 
     overruled: str  # the last program declared here, or empty
@@ -201,8 +190,6 @@ class Pause(Statement):
 
 @dataclass(slots=True, eq=False)
 class Drain(Statement):
-    """The service says how much of a unit is `left`."""
-
     verb = "drain"
     needs = OFFERED
 
@@ -214,13 +201,11 @@ class Drain(Statement):
 
 @dataclass(slots=True, eq=False)
 class Look(Operation):
-    """A question: its answer is worth nothing to a caller that has left."""
-
     needs = ASKED
     logged = False
 
     def owed_at(self, now: float) -> bool:
-        return False
+        return False  # The answer is worth nothing to a caller that has left.
 
 
 @dataclass(slots=True, eq=False)
@@ -234,8 +219,6 @@ class AskStatus(Look):
 
 @dataclass(slots=True, eq=False)
 class AskDeclared(Look):
-    """Whether a process has declared limits of the name."""
-
     verb = "declared"
 
 
@@ -259,13 +242,13 @@ class Rejoin(Operation):
 
 @dataclass(slots=True, eq=False)
 class Quit(Operation):
-    """The end of a session, which holds only the callers of the numbers `kept`."""
+    """The end of a session."""
 
     verb = "quit"
     logged = False
 
     session_id: str
-    kept: str
+    kept: str  # the numbers of the callers that still hold something
 
 
 @dataclass(slots=True, eq=False)

@@ -36,8 +36,6 @@ class StatusAnswer(NamedTuple):
 
 
 class OutboxGrant(NamedTuple):
-    """The grant of an acquire that waited."""
-
     number: int
     t: int  # below 0: it can never pass
     fence: int
@@ -53,8 +51,6 @@ class Outbox(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """An outbox, published."""
-
     session_id: str
     now: int
     head: int | None  # as in `Done`
@@ -102,7 +98,7 @@ UNKNOWN = Answer("unknown", 0, 0)  # to each operation, after `Unknown`
 
 
 class OtherReplyError(StoreError):
-    """It is the reply to another call."""
+    """The reply is to another call."""
 
 
 def parse_reply(reply: bytes, session_id: str, number: int, program: str) -> Reply:

@@ -1,4 +1,4 @@
-"""The acquires of an event loop."""
+"""The acquires of a session, until they end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class PendingAcquire:
-    """An acquire until it ends: sent, waiting, or granted and sleeping until its moment."""
-
     __slots__ = (
         *("__weakref__", "answer_by", "believed", "cancel", "deadline", "due", "enters", "fence"),
         *("future", "last", "lease", "number", "permit", "request", "session_id", "start", "t"),
@@ -25,7 +23,7 @@ class PendingAcquire:
     )
 
     def __init__(self, request: Request, future: Promise, enters: bool, now: float) -> None:
-        self.number = 0  # the session gives it the next one
+        self.number = 0
         self.request = request
         self.future = future
         self.then: Promise | None = None  # with `on_wait`: for the grant, after the position

@@ -23,7 +23,7 @@ FEWEST = 64  # deadlines of ended callers that are kept
 class Deadlines:
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
-        self._answer_by = inf  # the first moment at which a caller without an answer fails
+        self._answer_by = inf  # the first moment at which a caller fails
         self._deadlines: list[Deadline] = []  # a heap
         self._ended = 0  # how many of them are of ended callers
         self.moment = inf  # of the next end
@@ -69,7 +69,6 @@ class Deadlines:
         self._answer_by, self._deadlines, self._ended, self.moment = inf, [], 0, inf
 
     def too_late(self, now: float) -> list[PendingAcquire]:
-        """The callers in the queue whose `max_sleep` is over."""
         late = []
         while self._deadlines and self._deadlines[0].moment <= now:
             for pending in heappop(self._deadlines).pending:

@@ -95,10 +95,7 @@ class Grants:
                 self._hold_back(now)
 
     def apply_outbox(self, outbox: Outbox, server: int, now: float) -> dict[int, bool]:
-        """Apply the outbox of a reply or a notification: grants, and at the end a pause.
-
-        Return, by fence, whether a caller claims the grant.
-        """
+        """Apply grants and a pause. Return, by fence, whether a caller claims the grant."""
         claims, traffic = {}, self._traffic
         for number, t, fence, lease in outbox.grants:
             self._handoff.outbox_grants += 1
@@ -119,10 +116,7 @@ class Grants:
         return claims
 
     def _hold_back(self, now: float) -> None:
-        """Let the callers wait again whose moments are before the end of a pause.
-
-        They come before all other waiters (T3, order of moments).
-        """
+        """Let callers wait again during a pause, before all others (T3, order of moments)."""
         traffic = self._traffic
         held = traffic.reserved.held_back(self._numbering.session_id)
         for pending, grant in held:

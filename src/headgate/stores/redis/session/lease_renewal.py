@@ -65,9 +65,8 @@ class LeaseRenewal:
     def believed(self, t: int, lease: int, server: int, sent_at: float, now: float) -> float | None:
         """The moment until which a permit granted for `t` is certain (S2, lease time).
 
-        It counts from the sending of a call. The server's clock may have stepped between the last
-        reply and `server`, when it named the grant. Then it is the earlier of two ends: one counted
-        from the last sending, one from now.
+        It counts from the sending of a call. If the server's clock may have stepped between the
+        last reply and the grant, named at `server`, the earlier of two ends counts.
         """
         known = self._last_reply.server
         if not lease:
@@ -90,8 +89,7 @@ class LeaseRenewal:
     def begin_round(self, now: float) -> list[Renew]:
         """Return the renewals of all permits, and plan the next round.
 
-        A permit keeps its lease when no limit has one any more: such a limit may come back (S1,
-        capacity).
+        They keep their leases when no limit has one any more: it may come back (S1, capacity).
         """
         known = self._known()
         log_lost(self._limits.name, [permit for permit, _ in known])

@@ -57,13 +57,10 @@ class LocalHandoff:
 
     def next_waiter(self, permit: Permit, now: float) -> PendingAcquire | None:
         waiting = self._traffic.waiting
-        first = next(iter(waiting.values())) if waiting else None
-        if first is None or not (
-            self._open
-            and first.number <= self._first_to
-            and first.enters
-            and not first.future.done()
-        ):
+        if not (self._open and waiting):
+            return None
+        first = next(iter(waiting.values()))
+        if first.number > self._first_to or not first.enters or first.future.done():
             return None
         declared, last = self._limits.declared, self._last_reply
         allowed = (

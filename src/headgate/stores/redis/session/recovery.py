@@ -47,7 +47,7 @@ class Recovery:
         return f"{last.number} ok {last.server}" if last.number and tells else 0
 
     def _lasting(self) -> float:
-        """Seconds after a call for which the server may hold something for the session."""
+        """Seconds after a call for which the server may hold something for us."""
         return max(WAITER, self._last_reply.lease / 1_000_000)
 
     def ended(self, session_id: str, now: float) -> list[Operation]:

@@ -30,7 +30,7 @@ class Reservations:
         return self.queue[0][0] if self.queue else inf
 
     def pause_left(self, now: float) -> float:
-        """Seconds for which no caller passes, as far as this session knows."""
+        """Seconds for which no caller passes."""
         return max(0.0, self._pause_ends - now)
 
     def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int, now: float) -> None:
@@ -65,7 +65,7 @@ class Reservations:
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:
-        """Remove and return the callers whose moment is before the end of the pause."""
+        """Take out the callers whose moment is before the end of the pause."""
         held = [
             (pending, grant)
             for _, pending, grant in self.queue

@@ -21,8 +21,6 @@ MOST = 1000  # callers in one call (S9, bounds)
 
 
 class State(Enum):
-    """The state of a session's next call."""
-
     IDLE = "no call is in flight"
     SCHEDULED = "there is a call to be sent"
     IN_FLIGHT = "the server has not replied to the call"
@@ -33,8 +31,6 @@ IDLE, SCHEDULED, IN_FLIGHT, READING = State
 
 
 class Sent(NamedTuple):
-    """A call in flight, and the requests that its reply answers."""
-
     command: Command
     lease: int  # of its limits, in microseconds
     at: float
@@ -79,7 +75,6 @@ class Traffic:
         return sent
 
     def stop(self) -> Sent | None:
-        """No reply will come."""
         sent, self.sent = self.sent or self.owed, None
         self.owed, self.state = sent, IDLE
         return sent
@@ -157,10 +152,7 @@ class Traffic:
         self.schedule()
 
     def cancel(self, pending: PendingAcquire) -> None:
-        """Leave the queue, or undo the grant, with one operation for each acquire.
-
-        It also covers a grant that is noticed later.
-        """
+        """Leave the queue, or undo the grant, even one that is noticed later."""
         if pending.cancel is not None:
             pending.cancel.caller, pending.cancel.t = pending.caller, pending.t
             return

@@ -23,10 +23,7 @@ def keep_owed(
     *,
     refused: bool = False,
 ) -> list[Operation]:
-    """Keep the operations to offer again, and log the others.
-
-    Their server is away, or has `refused` them.
-    """
+    """Keep the operations to offer again, and log the others."""
     owed = []
     for operation in operations:
         if operation.owed_at(now) and (operation.repeatable or not refused):
