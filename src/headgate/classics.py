@@ -1,8 +1,8 @@
 """The classic primitives: code that was written for self-limiters runs after a change of the
 import.
 
-This module has three classes over the same queues as `Limiter`. Each kind has names of its own, so
-a semaphore and a bucket of one name share nothing.
+They use the same queues as `Limiter`. Each kind has names of its own, so a semaphore and a bucket
+of one name share nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,55 @@ Numbers = ParamSpec("Numbers")
 Terms = TypeVar("Terms")
 
 
-class Semaphore(Entrance):
+class Classic(Entrance):
+    """A semaphore or a bucket with a name."""
+
+    __slots__ = ("_name", "_terms", "_where")
+    _kind: str
+    _terms: SemaphoreTerms | BucketTerms
+
+    def _check_name(self, name: str, pool_size: int | None) -> None:
+        if pool_size is not None:
+            positive_int(self._kind, "connection_pool_size", pool_size)
+        self._name = check_name(name, self._kind)
+
+    def _share(self, redis_url: str | None, store: StoreLike) -> None:
+        """Use the queue that all instances of this kind and name share."""
+        if redis_url is not None and store is not None:
+            raise TypeError(
+                f"{self._kind}({self._name!r}) got redis_url and store, which mean the same: give "
+                "one of them."
+            )
+        self._where = redis_url if store is None else store
+        declared = self._terms.declared
+        queue: Any = store_of(self._where).queue(f"{self._kind}/{encoded(self._name)}", declared)
+        super().__init__(queue, self._terms.request, declared)
+
+    @property
+    def name(self) -> str:
+        """The name, as given."""
+        return self._name
+
+    @property
+    def capacity(self) -> int:
+        """How many permits there are, or how many tokens the bucket can hold."""
+        return self._terms.capacity
+
+    @property
+    def max_sleep(self) -> float | None:
+        """How many seconds a caller is willing to wait, as given. None or 0: for ever."""
+        return self._terms.max_sleep
+
+    def _reduced(self, base: type[Classic], *numbers: Any, **options: Any) -> tuple[Any, ...]:
+        check_portable(f"{self._kind}({self._name!r})", self._where)
+        kind, options["store"] = made_from(self), self._where
+        return remade, (kind, base, (self._name, *numbers), options), attributes(self, kind, base)
+
+    def __repr__(self) -> str:
+        return f"<{self._kind} {self._name!r}: {self._queue.describe()}>"
+
+
+class Semaphore(Classic):
     """At most `capacity` at once, first come, first served: `async with Semaphore("api", 5,
     redis_url=...)` or `with`.
 
@@ -53,7 +101,9 @@ class Semaphore(Entrance):
     store cannot be asked.
     """
 
-    __slots__ = ("_name", "_terms", "_where")
+    __slots__ = ()
+    _kind = "Semaphore"
+    _terms: SemaphoreTerms
 
     def __init__(
         self,
@@ -67,33 +117,9 @@ class Semaphore(Entrance):
         max_position: int | None = None,
         store: StoreLike = None,
     ) -> None:
-        check_pool_size("Semaphore", connection_pool_size)
-        self._name = check_name(name, "Semaphore")
-        self._terms = terms = check_semaphore(capacity, max_sleep, expiry, max_position)
-        self._where = redis_url if store is None else store
-        super().__init__(
-            queue_of("Semaphore", name, terms.declared, redis_url, store),
-            terms.request,
-            terms.declared,
-        )
-
-    @property
-    def name(self) -> str:
-        """The name, as given."""
-        return self._name
-
-    @property
-    def capacity(self) -> int:
-        """How many permits there are."""
-        return self._terms.capacity
-
-    @property
-    def max_sleep(self) -> float | None:
-        """How many seconds a caller is willing to wait, as given.
-
-        None and 0: as long as it takes.
-        """
-        return self._terms.max_sleep
+        self._check_name(name, connection_pool_size)
+        self._terms = check_semaphore(capacity, max_sleep, expiry, max_position)
+        self._share(redis_url, store)
 
     @property
     def expiry(self) -> float:
@@ -106,22 +132,12 @@ class Semaphore(Entrance):
         return self._terms.max_position
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: the arguments by which another process makes the same semaphore."""
-        check_portable(f"Semaphore({self.name!r})", self._where)
         terms = self._terms
-        options: dict[str, Any] = {
-            "expiry": terms.expiry,
-            "max_position": terms.max_position,
-            "store": self._where,
-        }
-        kind, numbers = made_from(self), (self.name, terms.capacity, terms.max_sleep)
-        return remade, (kind, Semaphore, numbers, options), attributes(self, kind, Semaphore)
-
-    def __repr__(self) -> str:
-        return f"<Semaphore {self.name!r}: {self._queue.describe()}>"
+        options = {"expiry": terms.expiry, "max_position": terms.max_position}
+        return self._reduced(Semaphore, terms.capacity, terms.max_sleep, **options)
 
 
-class TokenBucket(Entrance):
+class TokenBucket(Classic):
     """`refill_amount` tokens every `refill_frequency` seconds into a bucket of `capacity`: each
     entry takes one, in order.
 
@@ -135,7 +151,9 @@ class TokenBucket(Entrance):
     store cannot be asked.
     """
 
-    __slots__ = ("_name", "_terms", "_where")
+    __slots__ = ()
+    _kind = "TokenBucket"
+    _terms: BucketTerms
 
     def __init__(
         self,
@@ -150,27 +168,11 @@ class TokenBucket(Entrance):
         initial_tokens: int | None = None,
         store: StoreLike = None,
     ) -> None:
-        check_pool_size("TokenBucket", connection_pool_size)
-        self._name = check_name(name, "TokenBucket")
-        self._terms = terms = check_bucket(
+        self._check_name(name, connection_pool_size)
+        self._terms = check_bucket(
             capacity, refill_frequency, refill_amount, max_sleep, initial_tokens
         )
-        self._where = redis_url if store is None else store
-        super().__init__(
-            queue_of("TokenBucket", name, terms.declared, redis_url, store),
-            terms.request,
-            terms.declared,
-        )
-
-    @property
-    def name(self) -> str:
-        """The name, as given."""
-        return self._name
-
-    @property
-    def capacity(self) -> int:
-        """How many tokens the bucket can hold."""
-        return self._terms.capacity
+        self._share(redis_url, store)
 
     @property
     def refill_frequency(self) -> float:
@@ -183,34 +185,20 @@ class TokenBucket(Entrance):
         return self._terms.refill_amount
 
     @property
-    def max_sleep(self) -> float | None:
-        """How many seconds a caller is willing to wait, as given: None and 0 are as long as it
-        takes.
-        """
-        return self._terms.max_sleep
-
-    @property
     def initial_tokens(self) -> int | None:
         """How many tokens a new bucket holds; None: it is full."""
         return self._terms.initial_tokens
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: the arguments by which another process makes the same bucket."""
-        check_portable(f"TokenBucket({self.name!r})", self._where)
         terms = self._terms
-        options: dict[str, Any] = {
-            "max_sleep": terms.max_sleep,
-            "initial_tokens": terms.initial_tokens,
-            "store": self._where,
-        }
-        kind, numbers = (
-            made_from(self),
-            (self.name, terms.capacity, terms.refill_frequency, terms.refill_amount),
+        return self._reduced(
+            TokenBucket,
+            terms.capacity,
+            terms.refill_frequency,
+            terms.refill_amount,
+            max_sleep=terms.max_sleep,
+            initial_tokens=terms.initial_tokens,
         )
-        return remade, (kind, TokenBucket, numbers, options), attributes(self, kind, TokenBucket)
-
-    def __repr__(self) -> str:
-        return f"<TokenBucket {self.name!r}: {self._queue.describe()}>"
 
 
 class RateLimiter:
@@ -241,7 +229,6 @@ class RateLimiter:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: the same numbers, with a state of its own."""
         return RateLimiter, (self.rate_limit, self.concurrency_limit)
 
     def throttle(self) -> Entrance:
@@ -257,9 +244,7 @@ class RateLimiter:
 
 
 class SemaphoreTerms(NamedTuple):
-    """The checked arguments of a Semaphore, the limits that they declare, and the request of each
-    entry.
-    """
+    """The checked arguments of a Semaphore, their limits, and the request of each entry."""
 
     capacity: int
     max_sleep: float | None
@@ -289,7 +274,7 @@ def remembered(check: Callable[Numbers, Terms]) -> Callable[Numbers, Terms]:
     def look(*said: Numbers.args, **named: Numbers.kwargs) -> Terms:
         try:
             terms: Terms = known(*said, **named)
-        except TypeError:  # an unhashable argument is no number, and `check` raises for it
+        except TypeError:  # an unhashable argument, for which `check` raises
             return check(*said, **named)
         return terms
 
@@ -322,21 +307,3 @@ def check_bucket(
     declared = declaration([Rate(amount, per, capacity, initial, steps=True)])
     request = Request({}, sleep_of(longest or None, "TokenBucket"))
     return BucketTerms(capacity, per, amount, longest, initial, declared, request)
-
-
-def check_pool_size(call: str, size: int | None) -> None:
-    if size is not None:
-        positive_int(call, "connection_pool_size", size)
-
-
-def queue_of(
-    kind: str, name: str, declared: Declaration, redis_url: str | None, store: StoreLike
-) -> Any:
-    """The queue that all instances of one kind and name share."""
-    if redis_url is not None and store is not None:
-        raise TypeError(
-            f"{kind}({name!r}) got redis_url and store, which mean the same: give one of them."
-        )
-    return store_of(redis_url if store is None else store).queue(
-        f"{kind}/{encoded(name)}", declared
-    )

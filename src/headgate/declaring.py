@@ -1,15 +1,13 @@
 """The substitutes for the queue of a limiter until its first acquire.
 
-This module has the rule that only the first acquire of a limiter declares its limits. It also has
-the limiter without limits of its own, which takes them from the store. After the first acquire the
-limiter uses its queue directly.
+Only the first acquire of a limiter declares its limits, or takes them from the store. After that
+the limiter uses its queue directly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from headgate.errors import UnknownLimiterError
@@ -19,35 +17,22 @@ from headgate.stores.memory.fast_path import not_at_once
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
     from headgate.interfaces import Queue
-    from headgate.limits import Limit
     from headgate.permit import Permit, Refusal
     from headgate.request import Request
     from headgate.stores.status import Status
-
-
-class Owner(Protocol):
-    """A limiter. After its first acquire it uses its queue directly."""
-
-    _queue: Queue
-
-
-class AttachedOwner(Owner, Protocol):
-    """An Owner with the attribute `limits`, which users read."""
-
-    limits: tuple[Limit, ...]
 
 
 class Undeclared:
     """The queue of a limiter until its first acquire or update: that declares the limits, all else
     goes to the queue inside.
 
-    The reference to the limiter is weak: with a cycle, a limiter that is never used would wait for
-    the garbage collector.
+    `owner`: the limiter. The reference to it is weak: with a cycle, a limiter that is never used
+    would wait for the garbage collector.
     """
 
     __slots__ = ("_begun", "_own", "_owner", "_queue")
 
-    def __init__(self, owner: Owner, queue: Queue, own: Declaration) -> None:
+    def __init__(self, owner: Any, queue: Queue, own: Declaration) -> None:
         self._owner: ref[Any] = ref(owner)
         self._queue = queue
         self._own = own
@@ -76,8 +61,6 @@ class Undeclared:
         if owner is not None and owner._queue is self:
             owner._queue = self._queue
 
-    # The requests of an acquire -------------------------------------------------------------------
-
     def enter(self) -> bool:
         return self._begin().enter()
 
@@ -96,30 +79,24 @@ class Undeclared:
     async def atake(self, request: Request) -> Permit | Refusal:
         return await self._begin().atake(request)
 
-    # Methods that depend on the limits of the limiter ---------------------------------------------
-
     def status(self, own: Declaration | None = None) -> Status:
         return self._queue.status(self._own)
 
     async def astatus(self, own: Declaration | None = None) -> Status:
         return await self._queue.astatus(self._own)
 
+    # An update overrules the own limits, unless they were declared already.
+
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._queue.update(declared, self._former())
+        self._queue.update(declared, None if self._begun else self._own)
         self._end()
 
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
-        await self._queue.aupdate(declared, self._former())
+        await self._queue.aupdate(declared, None if self._begun else self._own)
         self._end()
 
-    def _former(self) -> Declaration | None:
-        """The limits that an update overrules, unless they were declared already."""
-        return None if self._begun else self._own
-
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        """If no acquire has declared limits for the name, assume this limiter's own limits, and
-        drain those.
-        """
+        """If no acquire has declared limits for the name, assume and drain the own limits."""
         self._queue.accept(self._own, known=False)
         self._queue.drain(unit, left, limit, since)
 
@@ -131,27 +108,20 @@ class Attached:
     `whole`: for a key, the queue of the whole limiter. The key has its limits until it has its own.
     """
 
-    def __init__(self, owner: AttachedOwner, queue: Queue, whole: Queue | None) -> None:
-        self.name = queue.name
+    def __init__(self, owner: Any, queue: Queue, whole: Queue | None) -> None:
         self.enter = self.enter_task = not_at_once
-        self.leave, self.describe, self.flush, self.aflush = (
-            queue.leave,
-            queue.describe,
-            queue.flush,
-            queue.aflush,
-        )
-        self.follow, self.foresee, self.accept = queue.follow, queue.foresee, queue.accept
-        self._owner = ref(owner)
+        self._owner: ref[Any] = ref(owner)
         self._queue = queue
         self._whole = whole
         # The limits of the whole limiter, which a key without limits of its own takes over.
         self._of_whole: Declaration | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
     @property
     def declared(self) -> Declaration:
         return self._of_whole or self._queue.declared
-
-    # Learning the limits --------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
         try:
@@ -174,13 +144,8 @@ class Attached:
         self._queue.accept(limits, known=False)
         return limits
 
-    def once_known(self, said: str, act: Callable[[], None]) -> None:
-        self._queue.once_known(said, act)
-
     def _begin(self, learned: Declaration, request: Request) -> Queue:
-        """Use the limits that were learned, and check `request` again: it was made before they were
-        known.
-        """
+        """Use the limits that were learned, and check `request`, which is older than they are."""
         if self._of_whole is not None:
             self._queue.follow(self._of_whole)
         else:
@@ -189,10 +154,8 @@ class Attached:
         # With on_store_error="open", `learn` may return no limits while the store is away.
         if learned.program and owner is not None and owner._queue is self:
             owner._queue, owner.limits = self._queue, learned.limits
-        asked(learned, self.name, 1, request.units)
+        asked(learned, self._queue.name, 1, request.units)
         return self._queue
-
-    # Called by the limiter ------------------------------------------------------------------------
 
     async def enter_waiting(self, request: Request) -> object:
         return await self._begin(await self.learn(), request).enter_waiting(request)
@@ -221,32 +184,32 @@ class Attached:
     # Changes of a name: at once, or when the store has shown that the name has limits -------------
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self.once_known("update()", partial(self._queue.update, declared))
+        self._queue.once_known("update()", partial(self._queue.update, declared))
 
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
         await self.learn()
         await self._queue.aupdate(declared)
 
     def pause(self, time: int) -> None:
-        self.once_known("pause()", partial(self._queue.pause, time))
+        self._queue.once_known("pause()", partial(self._queue.pause, time))
 
     async def apause(self, time: int) -> None:
         await self.learn()
         await self._queue.apause(time)
 
     def resume(self) -> None:
-        self.once_known("resume()", self._queue.resume)
+        self._queue.once_known("resume()", self._queue.resume)
 
     async def aresume(self) -> None:
         await self.learn()
         await self._queue.aresume()
 
     def reset(self) -> None:
-        self.once_known("reset()", self._queue.reset)
+        self._queue.once_known("reset()", self._queue.reset)
 
     async def areset(self) -> None:
         await self.learn()
         await self._queue.areset()
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self.once_known("drain()", partial(self._queue.drain, unit, left, limit, since))
+        self._queue.once_known("drain()", partial(self._queue.drain, unit, left, limit, since))

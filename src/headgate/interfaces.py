@@ -1,7 +1,4 @@
-"""The interface that every store offers: queues by name.
-
-The words between the shells and the stores, and no code.
-"""
+"""The interface that every store offers: queues by name. No code."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ T = TypeVar("T")
 
 
 class Queue(Protocol):
-    """The queue of one name, as limiters see it: the ways in."""
+    """The queue of one name, as limiters see it."""
 
     name: str
-    # It takes one of each unit if they are free this instant. Otherwise it does nothing, and the
-    # caller asks by the other methods.
+    # It takes one of each unit if they are free now. Otherwise it does nothing, and the caller asks
+    # by the other methods.
     enter: Callable[[], bool]
     enter_task: Callable[[], bool]  # the same for a task
 
@@ -67,17 +64,13 @@ class Queue(Protocol):
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None: ...
 
 
-class StoreQueue(Queue, Issuer, Protocol):
-    """The queue of one name in one store."""
-
-
 class Store(Protocol):
     """The source of queues: the same name, the same queue."""
 
     def queue(self, name: str, declared: Declaration) -> Queue: ...
 
 
-class RemoteQueue(StoreQueue, Protocol):
+class RemoteQueue(Queue, Issuer, Protocol):
     """A queue that may not answer."""
 
     key: str  # where it is kept in its store
@@ -93,9 +86,7 @@ class RemoteQueue(StoreQueue, Protocol):
 
 
 class RemoteStore(Protocol):
-    """A store whose servers may be away. While `away(key)` is true, callers need not ask for that
-    key.
-    """
+    """A store whose servers may be away. While `away(key)`, callers need not ask for that key."""
 
     def queue(self, name: str, declared: Declaration) -> RemoteQueue: ...
     def away(self, key: str) -> bool: ...

@@ -1,8 +1,7 @@
 """The text form of a limit: `parse_limit("10 per second burst 20")`.
 
-This module has the grammar, its tokenizer and its parser. limits.py defines the limits, checks
-their numbers and writes the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's
-unit is a word of the grammar.
+limits.py defines the limits, checks their numbers and writes the canonical text:
+`parse_limit(str(limit)) == limit`, unless the limit's unit is a word of the grammar.
 
     limit     = tokens [unit] shape {option}
     shape     = ("/" | "per") period      Window: at most so many in any interval of that length
@@ -37,6 +36,7 @@ free.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,8 +64,7 @@ TIMES = {
 UNEVEN = frozenset({"month", "months", "year", "years"})
 SHORTEST = Fraction(1, 1_000_000)
 SUFFIXES = {"k": 1_000, "kilo": 1_000, "m": 1_000_000}
-# The kind of limit for each word. After "per" the options decide. Without options it is a window,
-# so that "100 per minute" never passes more than 100 in a minute.
+# The kind of limit for each word. After "per" the options decide; without options it is a window.
 SHAPES = {"/": "", "per": "", "every": "steps", "in": "window", "concurrent": "concurrency"}
 STYLES = {"burst": "rate", "sliding": "window", "fixed": "quota", "quota": "quota", "from": "quota"}
 FITTING = {
@@ -91,11 +90,12 @@ OPTIONS = frozenset(word for words in FITTING.values() for word in words)
 # A text cannot use these words as a unit.
 WORDS = OPTIONS | SHAPES.keys() | SUFFIXES.keys() | {"any", "midnight"}
 
-_DIGITS = frozenset("0123456789")
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_NUMBER = _DIGITS | {"_", "."}
-_WORD = _LETTERS | _DIGITS | {"_"}
-_STAMP = _LETTERS | _DIGITS | {"-", "+", ":", "."}
+# A stamp begins like a number: 1970-01-01T00:00:00Z.
+_TOKEN = re.compile(
+    r"(?P<stamp>(?=[0-9][0-9_.]*-)[0-9a-zA-Z:.+-]+)|(?P<number>[0-9][0-9_.]*)"
+    r"|(?P<word>[a-zA-Z][a-zA-Z0-9_]*)|(?P<sign>\S)"
+)
+_NUMERAL = re.compile(r"[0-9]+(_[0-9]+)*(\.[0-9]+(_[0-9]+)*)?")
 
 _EXAMPLES = {
     "": "'100/minute', '10 per second burst 20' or '5 concurrent'",
@@ -128,10 +128,7 @@ def parse_limit(text: str) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A piece of the text.
-
-    `kind`: number, word, stamp, sign or end. `tight`: joined to the piece before it.
-    """
+    """`kind`: number, word, stamp, sign or end. `tight`: joined to the piece before it."""
 
     kind: str
     text: str
@@ -141,8 +138,6 @@ class _Token:
 
 @dataclass(slots=True)
 class _Draft:
-    """The part that has been read so far."""
-
     amount: float
     unit: str | None
     period: float = 0.0
@@ -167,13 +162,11 @@ class _Draft:
 
 
 class _Parser:
-    """Recursive descent: one method for each rule of the grammar; each reads its part and leaves
-    the rest.
-    """
+    """Recursive descent: each rule of the grammar has a method, which reads its part."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.kind = ""  # which limit it is; empty until the text has said so
+        self.kind = ""  # the kind of limit, once the text has shown it
         self.tokens = self.tokenized()
         self.index = 0
 
@@ -205,7 +198,6 @@ class _Parser:
             draft.period = self.duration(bare=True)
 
     def options(self, draft: _Draft) -> None:
-        """Read every option up to the end of the text into the draft."""
         seen: dict[str, _Token] = {}
         while self.here.kind != "end":
             option = self.expect(OPTIONS, f"the end or an option ({self.fitting()})")
@@ -250,7 +242,6 @@ class _Parser:
         return int(total) if total.denominator == 1 else float(total)
 
     def amount(self, *, least: int = 1) -> int:
-        """A whole number from `least` on."""
         number = self.here
         total = self.quantity()
         if total.denominator != 1:
@@ -282,7 +273,6 @@ class _Parser:
         return unit
 
     def misread(self, word: str) -> str:
-        """The fault of a `word` that is hardly meant as a unit; otherwise empty."""
         if word in SUFFIXES:
             return f"{word!r} stands alone; join it to its number, as in '10{word}'"
         near = get_close_matches(word, SHAPES, 1)
@@ -291,8 +281,8 @@ class _Parser:
         return ""
 
     def duration(self, *, bare: bool = False, zero: bool = False) -> float:
-        """Seconds; with `bare` the number may be left out, as in "per minute"; with `zero` it may
-        be 0.
+        """Seconds. With `bare` the number may be missing, as in "per minute"; with `zero` it may be
+        0.
         """
         start = self.here
         many = Fraction(1)
@@ -303,10 +293,8 @@ class _Parser:
                 self.here,
                 f"a {self.here.text.removesuffix('s')} has no fixed length; write it in days",
             )
-        length = (
-            many
-            * TIMES[self.expect(TIMES, "a unit of time, such as 's', 'minute' or 'hours'").text]
-        )
+        unit = self.expect(TIMES, "a unit of time, such as 's', 'minute' or 'hours'").text
+        length = many * TIMES[unit]
         if not (SHORTEST <= length < TEN_YEARS or (zero and not length)):
             self.fail(
                 start, "out of range; write a time of a microsecond or more and below ten years"
@@ -365,7 +353,6 @@ class _Parser:
         return f"Write it like {_EXAMPLES[self.kind]}."
 
     def fail(self, token: _Token, fault: str, *, found: bool = False, hint: str = "") -> NoReturn:
-        """Raise ValueError with the fault, its place in the text, and examples."""
         if found:
             fault += f", but found {show(token.text)}" if token.text else ", but the text ends"
         line = "".join(char if char.isprintable() else "?" for char in self.text)
@@ -378,45 +365,28 @@ class _Parser:
 
     def tokenized(self) -> list[_Token]:
         tokens: list[_Token] = []
-        at = 0
-        while at < len(self.text):
-            if self.text[at].isspace():
-                at += 1
-                continue
-            tight = bool(tokens) and tokens[-1].at + len(tokens[-1].text) == at
-            token = self.token(at, tight)
+        end = -1
+        for found in _TOKEN.finditer(self.text):
+            kind, text, at = str(found.lastgroup), found[0], found.start()
+            token = _Token(kind, text.lower() if kind == "word" else text, at, at == end)
+            self.check(token)
             tokens.append(token)
-            at += len(token.text)
+            end = found.end()
         return [*tokens, _Token("end", "", len(self.text))]
 
-    def token(self, at: int, tight: bool) -> _Token:
-        first = self.text[at]
-        if first in _DIGITS:
-            return self.numeral(at)
-        if first in _LETTERS:
-            word = _Token("word", self.run(at, _WORD).lower(), at, tight)
-            if tight and self.text[at - 1] in _DIGITS and not _DIGITS.isdisjoint(word.text):
-                self.fail(
-                    word,
-                    "digits, letters and digits in one; write the number in full, or a space after "
-                    "it",
-                )
-            return word
-        if first == "/":
-            return _Token("sign", first, at)
-        return self.stray(_Token("sign", first, at))
-
-    def numeral(self, at: int) -> _Token:
-        """A number, or the moment that starts with one: 1970-01-01T00:00:00Z."""
-        digits = self.run(at, _NUMBER)
-        if self.text[at + len(digits) :].startswith("-"):
-            return _Token("stamp", self.run(at, _STAMP), at)
-        token = _Token("number", digits, at)
-        whole, dot, fraction = digits.partition(".")
-        parts = [*whole.split("_"), *(fraction.split("_") if dot else ())]
-        if not all(part.isdecimal() for part in parts):
-            self.fail(token, f"{digits!r} is not a number; write it like 1000, 1_000 or 0.5")
-        return token
+    def check(self, token: _Token) -> None:
+        """Refuse a piece that no rule of the grammar takes."""
+        text, at = token.text, token.at
+        if token.kind == "number" and not _NUMERAL.fullmatch(text):
+            self.fail(token, f"{text!r} is not a number; write it like 1000, 1_000 or 0.5")
+        if token.kind == "sign" and text != "/":
+            self.stray(token)
+        joined = token.kind == "word" and token.tight and self.text[at - 1].isdigit()
+        if joined and re.search("[0-9]", text):
+            self.fail(
+                token,
+                "digits, letters and digits in one; write the number in full, or a space after it",
+            )
 
     def stray(self, sign: _Token) -> NoReturn:
         fault = f"{show(sign.text)} has no meaning here"
@@ -426,10 +396,3 @@ class _Parser:
                 "1_000"
             )
         self.fail(sign, fault)
-
-    def run(self, at: int, chars: frozenset[str]) -> str:
-        """The longest stretch from `at` on that is made of `chars`."""
-        end = at
-        while end < len(self.text) and self.text[end] in chars:
-            end += 1
-        return self.text[at:end]

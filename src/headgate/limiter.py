@@ -1,8 +1,7 @@
 """The limiter: the object that the user holds.
 
-This module also has the `async with` and `with` of an `Acquire`. Those of a limiter are in
-entrance.py. Nothing here decides, sleeps or talks to a server. A method checks a request, gives it
-to the queue, and hands the result to the caller.
+A method checks a request, gives it to the queue, and hands the result to the caller. Nothing here
+decides, sleeps or talks to a server. The blocks of a limiter are in entrance.py.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
 from headgate.closing import CLOSINGS, Closing
-from headgate.declaring import Attached, Owner
+from headgate.declaring import Attached
 from headgate.decorator import limited
 from headgate.entrance import Entrance, made_from
 from headgate.gate.compile import NO_LIMITS, Declaration, declaration
@@ -54,13 +53,12 @@ class Limiter(Entrance):
     `store`: None or "memory://" for this process. For a fleet: a redis://, rediss://, unix://,
     redis+sentinel:// or redis+cluster:// URL (rediss+... for TLS), or a client of redis-py or
     valkey-py.
-    `max_sleep`: the longest an acquire is willing to wait, in seconds. None: as long as it takes;
-    0: not at all.
+    `max_sleep`: the longest wait of an acquire, in seconds. None: as long as it takes; 0: none.
     `max_waiters`: how many may wait at once, an int from 0. One more raises `QueueFullError`. None:
     any number.
-    `on_wait`: a plain function. An acquire that has to wait calls it once with a `Waiting`
-    (position, retry_after), in its own task or thread, before it sleeps. An exception that it
-    raises gives the acquire up and reaches the caller.
+    `on_wait`: a plain function. An acquire that has to wait calls it once with a `Waiting`, in its
+    own task or thread, before it sleeps. An exception that it raises gives the acquire up and
+    reaches the caller.
     `on_lost`: the consequence for a block whose lease is lost. "mark": only `permit.lost` shows it.
     "cancel": a task is cancelled where it awaits, and the block raises `LeaseLostError`; a thread's
     block raises it at its end. In memory no lease is lost.
@@ -73,28 +71,15 @@ class Limiter(Entrance):
     until it does that. None: 10; 0: not at all. A waiter that reaches the store after more than 10
     seconds may have lost its place; then it is last.
 
-    A copy is the same limiter. A pickle holds these arguments, so a child process with the same URL
-    shares the limits; it holds the URL's password, too. A limiter whose store is a client object
-    cannot be pickled: TypeError. A pickle of a subclass keeps its own attributes, and does not call
-    its `__init__` again.
+    A copy is the same limiter. A pickle holds these arguments, with the URL's password: a child
+    process with the same URL shares the limits. A limiter whose store is a client object cannot be
+    pickled: TypeError. A pickle of a subclass keeps its own attributes, and does not call its
+    `__init__` again.
 
     Raises ValueError or TypeError for bad arguments. The constructor does no I/O.
     """
 
-    __slots__ = (
-        "_attached",
-        "_closing",
-        "_max_sleep",
-        "_max_waiters",
-        "_on_lost",
-        "_on_wait",
-        "_options",
-        "_store",
-        "_unavailable",
-        "key",
-        "limits",
-        "name",
-    )
+    __slots__ = ("_attached", "_options", "_store", "key", "limits", "name")
 
     def __init__(
         self,
@@ -110,19 +95,19 @@ class Limiter(Entrance):
         retry_for: float | None = None,
     ) -> None:
         self._attached = False
-        check_name(name)
+        self.name = check_name(name)
         self.limits = declared_limits(f"Limiter({name!r})", limits)
-        options = (
-            store,
-            max_sleep,
-            max_waiters,
-            on_wait,
-            on_lost,
-            on_store_error,
-            processes,
-            retry_for,
+        self._make(
+            declaration(self.limits),
+            store=store,
+            max_sleep=max_sleep,
+            max_waiters=max_waiters,
+            on_wait=on_wait,
+            on_lost=on_lost,
+            on_store_error=on_store_error,
+            processes=processes,
+            retry_for=retry_for,
         )
-        self._make(name, declaration(self.limits), *options)
 
     @classmethod
     def attach(
@@ -157,62 +142,44 @@ class Limiter(Entrance):
         """
         limiter = cls.__new__(cls)
         limiter._attached = True
+        limiter.name = check_name(name)
         limiter.limits = ()
-        options = (
-            store,
-            max_sleep,
-            max_waiters,
-            on_wait,
-            on_lost,
-            on_store_error,
-            processes,
-            retry_for,
+        limiter._make(
+            NO_LIMITS,
+            store=store,
+            max_sleep=max_sleep,
+            max_waiters=max_waiters,
+            on_wait=on_wait,
+            on_lost=on_lost,
+            on_store_error=on_store_error,
+            processes=processes,
+            retry_for=retry_for,
         )
-        limiter._make(name, NO_LIMITS, *options)
         return limiter
 
-    def _make(
-        self,
-        name: str,
-        declared: Declaration,
-        store: StoreLike,
-        max_sleep: float | None,
-        max_waiters: int | None,
-        on_wait: OnWait | None,
-        on_lost: Literal["mark", "cancel"],
-        on_store_error: Literal["raise", "open", "local"],
-        processes: int | None,
-        retry_for: float | None,
-    ) -> None:
-        self.name = check_name(name)
+    def _make(self, declared: Declaration, **options: Any) -> None:
         self.key: str | None = None
-        self._max_sleep = sleep_of(max_sleep, "Limiter")
-        self._max_waiters = check_count(max_waiters)
-        self._on_wait = check_on_wait(on_wait, "Limiter")
-        self._on_lost = choice("Limiter", "on_lost", on_lost, ("mark", "cancel"))
-        self._store = with_fallback(store_of(store), name, declared, on_store_error, processes)
-        self._options = {
-            "store": store,
-            "max_sleep": max_sleep,
-            "max_waiters": max_waiters,
-            "on_wait": on_wait,
-            "on_lost": on_lost,
-            "on_store_error": on_store_error,
-            "processes": processes,
-            "retry_for": retry_for,
-        }
-        self._unavailable = check_retry_for(retry_for), on_store_error == "raise"
-        self._closing = Closing(encoded(name))
-        CLOSINGS.add(self._closing)
-        request = Request(
-            {}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable, self._closing
-        )
+        self._options = options
+        max_sleep = sleep_of(options["max_sleep"], "Limiter")
+        max_waiters = check_count(options["max_waiters"])
+        on_wait = check_on_wait(options["on_wait"], "Limiter")
+        choice("Limiter", "on_lost", options["on_lost"], ("mark", "cancel"))
+        mode, retry_for = options["on_store_error"], options["retry_for"]
+        store = store_of(options["store"])
+        self._store = with_fallback(store, self.name, declared, mode, options["processes"])
+        if retry_for is not None:
+            retry_for = check_seconds("Limiter", "retry_for", retry_for, zero=True, least=0.0)
+        listed = Closing(encoded(self.name))
+        CLOSINGS.add(listed)
+        raises = mode == "raise"
+        request = Request({}, max_sleep, max_waiters, on_wait, retry_for, raises, listed)
         self._open(declared, request)
-        self._closing.add(self)
+        listed.add(self)
 
     def _open(self, declared: Declaration, request: Request, whole: Queue | None = None) -> None:
+        """`whole`: for a key of an attached limiter, the queue of the whole limiter."""
         queue: Queue = self._store.queue(encoded(self.name, self.key), declared)
-        if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
+        if self._options["on_lost"] == "cancel" and not isinstance(self._store, MemoryStore):
             queue = Watched(queue)
         # A key whose queue has the same limits already needs no Undeclared in front: it is mostly
         # used at once.
@@ -225,7 +192,7 @@ class Limiter(Entrance):
 
     def _begin_again(self, limits: tuple[Limit, ...]) -> None:
         """Be as new: the next acquire declares `limits`, or takes them from the store."""
-        if self._closing.closed:
+        if self._default.closing.closed:
             return
         if self._attached:
             self.limits = ()
@@ -239,9 +206,8 @@ class Limiter(Entrance):
         """A limiter with the same limits and options, and a state of its own for `key`, such as a
         tenant.
 
-        `key`: any text of 1 to 256 bytes. An idle key costs nothing after a while. A store forgets
-        no key while it has holders, waiters or debts. Raises TypeError on a limiter that is itself
-        one key's.
+        `key`: any text of 1 to 256 bytes. An idle key costs nothing after a while. A store keeps a
+        key that has holders, waiters or debts. Raises TypeError on a limiter that is one key's.
         """
         if self.key is not None:
             raise TypeError(
@@ -251,24 +217,13 @@ class Limiter(Entrance):
         # A key is always a plain Limiter: the attributes of a subclass would be missing.
         child: Limiter = object.__new__(Limiter)
         child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
-        child.limits = self.limits
-        child._store, child._on_lost = self._store, self._on_lost
-        child._max_sleep, child._max_waiters, child._on_wait = (
-            self._max_sleep,
-            self._max_waiters,
-            self._on_wait,
-        )
-        child._options, child._unavailable, child._closing = (
-            self._options,
-            self._unavailable,
-            self._closing,
-        )
-        child._attached = self._attached
+        child.limits, child._attached = self.limits, self._attached
+        child._store, child._options = self._store, self._options
         if self._attached:
             child._open(NO_LIMITS, self._default, self._queue)
         else:
             child._open(self._queue.declared, self._default)
-        child._closing.add(child)
+        self._default.closing.add(child)
         return child
 
     def acquire(
@@ -292,10 +247,10 @@ class Limiter(Entrance):
         that can never pass. When it is entered or awaited, it raises MaxSleepExceededError if its
         turn is further away than `max_sleep`, or has not come by then. It also raises
         QueueFullError and LimiterClosedError; UnknownLimiterError, of an attached limiter;
-        StoreError when the store cannot be asked. It raises RuntimeError when it would block its
-        own event loop for ever. In the child of a process that was forked during the wait, it
-        raises RuntimeError, too. With on_lost="cancel" its block, or a later `with permit:`, raises
-        LeaseLostError. Without a block a lost lease shows on the permit alone.
+        StoreError when the store cannot be asked. It raises RuntimeError if it would block its own
+        event loop for ever, or in the child of a process that forked during the wait. With
+        on_lost="cancel" its block, or a later `with permit:`, raises LeaseLostError. Without a
+        block a lost lease shows on the permit alone.
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 
@@ -307,10 +262,7 @@ class Limiter(Entrance):
         on_wait: OnWait | None = None,
         **units: int,
     ) -> Permit:
-        """`acquire(...)` for threads: blocks this thread until it has the permit, and returns it.
-
-        In a coroutine, use `acquire`.
-        """
+        """`acquire(...)` for threads: blocks this thread until it has the permit."""
         return self._queue.acquire_sync(self._request(cost, max_sleep, on_wait, units))
 
     def try_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
@@ -342,8 +294,8 @@ class Limiter(Entrance):
         return await self._queue.astatus()
 
     def update(self, *limits: Limit | str) -> None:
-        """Replace the limits, for all that use this name: in this process at once, in every other
-        with its next call.
+        """Replace the limits of this name: in this process at once, in every other with its next
+        call.
 
             api.update("200/minute", Concurrency(10))   # all limits, not only those that change
 
@@ -355,8 +307,8 @@ class Limiter(Entrance):
         changes that key alone. An update of the whole limiter also changes the keys that are taken
         from it afterwards.
 
-        Raises ValueError or TypeError as the constructor does, before anything is sent. A server
-        that is unreachable gets the update when it is back.
+        Raises ValueError or TypeError as the constructor does, before anything is sent. An
+        unreachable server gets the update when it is back.
         """
         said = self._updated(limits)
         self._queue.update(declaration(said))
@@ -378,12 +330,11 @@ class Limiter(Entrance):
             api.pause(30)                               # the server has said: Retry-After: 30
 
         Never blocks. Waiters keep their places, and wait as long as their `max_sleep` allows. Held
-        permits stay held. Of two pauses the one that ends later counts. Budgets refill meanwhile as
-        usual, up to their capacity. `resume` ends a pause early. `seconds`: from 0 to below ten
-        years.
+        permits stay held. Of two pauses the one that ends later counts. Budgets refill meanwhile,
+        up to their capacity. `resume` ends a pause early. `seconds`: from 0 to below ten years.
 
-        Raises ValueError or TypeError before anything is sent. A server that is unreachable gets
-        the pause when it is back, unless the pause is over by then.
+        Raises ValueError or TypeError before anything is sent. An unreachable server gets the pause
+        when it is back, unless the pause is over by then.
         """
         if time := self._pause_of(seconds):
             self._queue.pause(time)
@@ -397,11 +348,11 @@ class Limiter(Entrance):
             await self._queue.apause(time)
 
     def resume(self) -> None:
-        """End a pause, for all that use this name: in this process and in every other.
+        """End a pause of this name, in this process and in every other.
 
         Never blocks. Waiters go on at once, in order, as far as the limits allow. Without a pause
-        nothing happens. `limiter["k"].resume()` ends that key's pause alone. A server that is
-        unreachable gets it if it is back within 10 s.
+        nothing happens. `limiter["k"].resume()` ends that key's pause alone. An unreachable server
+        gets it if it is back within 10 s.
         """
         self._queue.resume()
 
@@ -413,10 +364,10 @@ class Limiter(Entrance):
         """Forget the counts: each rate, window and quota is as new, without debts, for all that use
         this name.
 
-        Never blocks. Held permits stay held, waiters keep their places, and a pause goes on:
-        `resume` ends it. A `Rate` has its `initial` tokens again, or is full. A permit that was
-        granted before gives no tokens back. `limiter["k"].reset()` resets that key alone. A server
-        that is unreachable gets it if it is back within 10 s.
+        Never blocks. Held permits stay held, waiters keep their places, and a pause goes on. A
+        `Rate` has its `initial` tokens again, or is full. A permit that was granted before gives no
+        tokens back. `limiter["k"].reset()` resets that key alone. An unreachable server gets it if
+        it is back within 10 s.
         """
         self._queue.reset()
 
@@ -426,11 +377,10 @@ class Limiter(Entrance):
 
     def flush(self) -> None:
         """Block until the store has every earlier release, settlement, update, pause, resume, reset
-        and drain of this process.
+        and drain that this process sent by this limiter and its keys.
 
-        That is for this limiter and its keys. In memory there is nothing to wait for. Call it
-        before a process ends in another way than normally, such as `os._exit`. In a coroutine, use
-        `aflush`.
+        In memory there is nothing to wait for. Call it before a process ends in another way than
+        normally, such as `os._exit`. In a coroutine, use `aflush`.
 
         Raises StoreError when the store cannot be asked. On Redis it raises RuntimeError in a
         thread whose event loop runs.
@@ -447,9 +397,9 @@ class Limiter(Entrance):
 
         From now on each acquire of this limiter and its keys raises LimiterClosedError, also one
         that was made before and is entered now. Acquires that wait are served first; with
-        `refuse_waiters` they raise LimiterClosedError. Permits that are held may be released later.
-        `release`, `settle`, `status`, `update` and `flush` still work. A second call waits in the
-        same way. Other limiters of this name go on. In a coroutine, use `aclose`.
+        `refuse_waiters` they raise it, too. `release`, `settle`, `status`, `update` and `flush`
+        still work. A second call waits in the same way. Other limiters of this name go on. In a
+        coroutine, use `aclose`.
 
         Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError
         in a thread whose event loop runs, and in a signal handler or finalizer that has interrupted
@@ -457,24 +407,21 @@ class Limiter(Entrance):
         RuntimeError if acquires wait; the limiter is closed nevertheless. Raises TypeError for a
         key, because its whole limiter is closed, and for a `refuse_waiters` that is no bool.
         """
-        self._check_whole("close")
-        self._closing.close(flag(f"{self._called()}.close", "refuse_waiters", refuse_waiters))
+        self._default.closing.close(self._check_close("close", refuse_waiters))
         self._queue.flush()
 
     async def aclose(self, refuse_waiters: bool = False) -> None:
         """`close` for coroutines."""
-        self._check_whole("aclose")
-        await self._closing.aclose(
-            flag(f"{self._called()}.aclose", "refuse_waiters", refuse_waiters)
-        )
+        await self._default.closing.aclose(self._check_close("aclose", refuse_waiters))
         await self._queue.aflush()
 
-    def _check_whole(self, method: str) -> None:
+    def _check_close(self, method: str, refuse_waiters: bool) -> bool:
         if self.key is not None:
             raise TypeError(
                 f"{self._called()}.{method}() would close one key of many: call {method}() of the "
                 "whole limiter."
             )
+        return flag(f"{self._called()}.{method}", "refuse_waiters", refuse_waiters)
 
     def drain(self, **left: int) -> None:
         """Lower the remaining budget to the number that the service states, if it is higher:
@@ -482,11 +429,11 @@ class Limiter(Entrance):
 
         So other clients of the service are taken into account. A `Rate` refills from there. A
         `Window` and a `Quota` count the difference as used now. Permits that were granted before
-        stay granted. A `Concurrency` has nothing to drain. Never blocks. `left`: whole numbers from
-        0, of units that a Rate, Window or Quota counts.
+        stay granted. Never blocks. `left`: whole numbers from 0, of units that a Rate, Window or
+        Quota counts.
 
-        Raises ValueError or TypeError before anything is sent. A server that is unreachable gets it
-        if it is back within 10 s.
+        Raises ValueError or TypeError before anything is sent. An unreachable server gets it if it
+        is back within 10 s.
         """
         units = check_settlement(self._queue.declared, self._queue.name, left, "drain")
         for unit, number in units.items():
@@ -515,14 +462,15 @@ class Limiter(Entrance):
     ) -> Request:
         if max_sleep is None and not units and type(cost) is int and cost == 1 and on_wait is None:
             return self._default
-        declared = self._queue.declared
-        limit = self._max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
-        told = self._on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
+        usual, declared = self._default, self._queue.declared
+        limit = usual.max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
+        told = usual.on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
         wanted = asked(declared, self._queue.name, cost, units)
-        return Request(wanted, limit, self._max_waiters, told, *self._unavailable, self._closing)
+        return Request(
+            wanted, limit, usual.max_waiters, told, usual.retry_for, usual.raises, usual.closing
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: the arguments from which another process makes the same limiter."""
         check_portable(self._called(), self._options["store"])
         kind = made_from(self)
         how = kind, self.name, self.key, () if self._attached else self.limits, self._options
@@ -551,13 +499,12 @@ class Acquire(Coroutine[Any, Any, Permit]):
     """The result of `limiter.acquire(...)`: a request for one permit, which has not been sent yet.
 
     Await it, enter it with `async with` or `with`, or make it a task:
-    `asyncio.create_task(limiter.acquire())`. Do one of these, once. A second use raises
-    RuntimeError.
+    `asyncio.create_task(limiter.acquire())`. A second use raises RuntimeError.
     """
 
     __slots__ = ("_owner", "_permit", "_request", "_running", "_used")
 
-    def __init__(self, owner: Owner, request: Request) -> None:
+    def __init__(self, owner: Limiter, request: Request) -> None:
         self._owner = owner  # not its queue: the limiter may be closed before this is entered
         self._request = request
         self._used = False
@@ -570,19 +517,16 @@ class Acquire(Coroutine[Any, Any, Permit]):
         return self._owner._queue.acquire(self._once()).__await__()
 
     def send(self, value: Any) -> Any:
-        """One step of the coroutine, for the task that runs it."""
         if self._running is None:
             self._running = self._owner._queue.acquire(self._once())
         return self._running.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """An exception for the coroutine, from the task that runs it."""
         if self._running is None:
             self._running = self._owner._queue.acquire(self._once())
         return self._running.throw(*error)
 
     def close(self) -> None:
-        """The end of the coroutine: a task gives it up."""
         if self._running is not None:
             self._running.close()
         elif not self._used:
@@ -640,15 +584,6 @@ class Unused(Acquire):
             )
 
 
-def check_retry_for(value: float | None) -> float | None:
-    """`retry_for` as it is passed on: seconds from 0 on; None: the store's default."""
-    return (
-        None
-        if value is None
-        else check_seconds("Limiter", "retry_for", value, zero=True, least=0.0)
-    )
-
-
 def unpickled(
     kind: type[Limiter],
     name: str,
@@ -656,13 +591,9 @@ def unpickled(
     limits: tuple[Limit, ...],
     options: dict[str, Any],
 ) -> Limiter:
-    """Make the limiter that was pickled, from the result of `__reduce__`.
-
-    One without limits was attached.
-    """
     if limits:
         whole: Limiter = remade(kind, Limiter, (name, *limits), options)
-    else:
+    else:  # it was attached
         attach = Limiter.attach.__func__  # type: ignore[attr-defined]  # a subclass may have its own
         whole = attach(kind, name, **options)
     return whole if key is None else whole[key]

@@ -2,9 +2,9 @@
 out.
 
 This module has the rules for counts, seconds, instants, units and names, and the sentences that
-refuse. No I/O, no clock, no state. No function here gets a limit, a limiter or a store. Some
-default arguments are their words for a message, such as "Limiter". A sentence names the call, the
-value, the rule and the way out. A wrong type is a TypeError, a wrong value a ValueError.
+refuse. No I/O, no clock, no state. No function here gets a limit, a limiter or a store. A sentence
+names the call, the value, the rule and the way out. A wrong type is a TypeError, a wrong value a
+ValueError.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LONGEST_NAME = 256  # bytes in UTF-8
 LONGEST_UNIT = 64
-# The method `acquire` has arguments of these names.
+# Arguments of the method `acquire`.
 RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})
-# A fractional amount counts in parts of a token. A token has this many of them at most.
+# A fractional amount counts in parts of a token, of which a token has at most this many.
 PARTS = 1_000_000
 # Buckets below this size count parts of a token, because Lua can count those exactly, and because
 # ticks stay shorter than periods.
@@ -43,10 +43,7 @@ _LONGEST_SHOWN_INT = 128  # bits; Python refuses to print the very long ones at 
 
 
 def positive_int(call: str, field: str, value: object, way: str = "") -> int:
-    """`value` as an int of at least 1.
-
-    `way`: the way out for a fraction, where the call knows one.
-    """
+    """`value` as an int of at least 1. `way`: the way out for a fraction."""
     return _int(call, field, value, least=1, way=way)
 
 
@@ -58,13 +55,11 @@ def tokens(call: str, field: str, value: object) -> float:
     if number == number // 1:
         return positive_int(call, field, int(number))
     if number * PARTS < 1:
-        rule = f"{field} must be at least a millionth of a token"
-        raise ValueError(
-            _sentence(call, field, value, rule, "write a larger amount, over a longer period")
-        )
+        rule, way = "at least a millionth of a token", "write a larger amount, over a longer period"
+        raise _bad_value(call, field, value, f"{field} must be {rule}", way)
     if number > WHOLE_FROM:
         rule = f"{field} must be whole from {WHOLE_FROM} on"
-        raise ValueError(_sentence(call, field, value, rule, "round it"))
+        raise _bad_value(call, field, value, rule, "round it")
     return number
 
 
@@ -81,24 +76,18 @@ def rational(value: float) -> Fraction:
     )
 
 
-def count(call: str, field: str, value: object) -> int:
-    """`value` as an int of at least 0."""
-    return _int(call, field, value, least=0)
-
-
 def check_count(value: object, call: str = "Limiter", field: str = "max_waiters") -> int | None:
-    """None (no bound), or an int of at least 0."""
-    return None if value is None else count(call, field, value)
+    """None, or an int of at least 0."""
+    return None if value is None else _int(call, field, value, least=0)
 
 
 def filling(call: str, field: str, value: object, capacity: int) -> int | None:
-    """The first tokens of a bucket of `capacity`: None (full), or an int from 0 to its capacity."""
+    """The first tokens of a bucket: None (full), or an int from 0 to its `capacity`."""
     initial = check_count(value, call, field)
     if initial is not None and initial > capacity:
         rule = f"a bucket cannot start with more than its capacity of {capacity}"
-        raise ValueError(
-            _sentence(call, field, value, rule, f"write at most {capacity}, or a larger capacity")
-        )
+        way = f"write at most {capacity}, or a larger capacity"
+        raise _bad_value(call, field, value, rule, way)
     return initial
 
 
@@ -113,7 +102,7 @@ def seconds(
 ) -> float:
     """`value` as finite seconds from `least` to below ten years, or 0 where `zero` allows it.
 
-    `way` is the way out where the call knows a better one than to write another number.
+    `way`: a better way out than to write another number.
     """
     number = _real(call, field, value, way or "write a finite number of seconds")
     if zero and number == 0:
@@ -121,10 +110,10 @@ def seconds(
     if number < least or number <= 0:
         lowest = f"at least {plain(least)} seconds" if least > 0 else "more"
         rule = f"{field} must be {'0 or ' if zero else ''}{lowest}"
-        raise ValueError(_sentence(call, field, value, rule, way or "write a longer time"))
+        raise _bad_value(call, field, value, rule, way or "write a longer time")
     if number >= TEN_YEARS:
         rule = f"{field} is in seconds and must be below {TEN_YEARS} (ten years)"
-        raise ValueError(_sentence(call, field, value, rule, way or "write a shorter time"))
+        raise _bad_value(call, field, value, rule, way or "write a shorter time")
     return number
 
 
@@ -132,9 +121,8 @@ def check_max_sleep(value: object, call: str = "acquire") -> float | None:
     """Seconds, 0 for not at all, or None for as long as it takes."""
     if value is None:
         return None
-    if (
-        type(value) is float and 0 < value < TEN_YEARS
-    ):  # every acquire comes by here: the usual case at once
+    # Every acquire with a `max_sleep` comes by here, so the usual case is first.
+    if type(value) is float and 0 < value < TEN_YEARS:
         return value
     way = "pass None to wait as long as it takes, 0 not to wait at all, or call try_acquire"
     return seconds(call, "max_sleep", value, zero=True, least=0.0, way=way)
@@ -144,22 +132,26 @@ def instant(call: str, field: str, value: object) -> float:
     """A moment as seconds since the epoch, in whole microseconds: from a number or from an aware
     datetime.
     """
-    if isinstance(value, datetime):
-        return _in_seconds(_since_epoch(call, field, value), call, field, value)
-    way = "write seconds since 1970, or a datetime with a time zone"
-    number = _real(call, field, value, way)
-    if not -FAR < number < FAR:
-        raise ValueError(_sentence(call, field, value, *_FAR_AWAY))
-    return _in_seconds(microseconds(number), call, field, value)
+    if not isinstance(value, datetime):
+        way = "write seconds since 1970, or a datetime with a time zone"
+        moment = microseconds(_real(call, field, value, way))
+    elif value.utcoffset() is None:
+        rule = "is a datetime without a time zone, which is another moment on every machine"
+        way = "give it one: tzinfo=datetime.timezone.utc"
+        raise _bad_value(call, field, value, f"{field} {rule}", way)
+    else:
+        moment = (value - EPOCH) // timedelta(microseconds=1)
+    if abs(moment) >= FAR * 1_000_000:
+        rule = "an anchor is in seconds, not milliseconds, and must lie between 1834 and 2105"
+        way = "any moment at which one of the windows starts will do"
+        raise _bad_value(call, field, value, rule, way)
+    return moment / 1_000_000 if moment % 1_000_000 else moment // 1_000_000
 
 
 def flag(call: str, field: str, value: object) -> bool:
-    """True or False and nothing that looks like them: no stray positional number may switch
-    anything.
-    """
+    """True or False, and nothing like them: no stray positional number may switch anything."""
     if not isinstance(value, bool):
-        rule = f"{field} must be a bool, not {_kind(value)}"
-        raise TypeError(_sentence(call, field, value, rule, "write True or False"))
+        raise _bad_type(call, field, value, "a bool", "write True or False")
     return value
 
 
@@ -167,11 +159,9 @@ def choice(call: str, field: str, value: object, choices: tuple[str, ...]) -> st
     """One of a few words."""
     way = f"write {' or '.join(map(repr, choices))}"
     if not isinstance(value, str):
-        raise TypeError(
-            _sentence(call, field, value, f"{field} must be a str, not {_kind(value)}", way)
-        )
+        raise _bad_type(call, field, value, "a str", way)
     if value not in choices:
-        raise ValueError(_sentence(call, field, value, f"{field} has no such value", way))
+        raise _bad_value(call, field, value, f"{field} has no such value", way)
     return value
 
 
@@ -179,15 +169,12 @@ def check_unit(call: str, value: object) -> str:
     """The name of a budget: something that can stand as a keyword in `acquire(tokens=900)`."""
     way = "write a short lower-case word such as 'tokens'"
     if not isinstance(value, str):
-        raise TypeError(
-            _sentence(call, "unit", value, f"unit must be a str, not {_kind(value)}", way)
-        )
+        raise _bad_type(call, "unit", value, "a str", way)
     if value in SINGULARS:
         rule = f"acquire counts {SINGULARS[value]!r} by itself, and would never count {value!r}"
-        raise ValueError(_sentence(call, "unit", value, rule, f"write {SINGULARS[value]!r}"))
-    rule = unit_fault(value)
-    if rule:
-        raise ValueError(_sentence(call, "unit", value, rule, way))
+        raise _bad_value(call, "unit", value, rule, f"write {SINGULARS[value]!r}")
+    if rule := unit_fault(value):
+        raise _bad_value(call, "unit", value, rule, way)
     return value
 
 
@@ -213,22 +200,29 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
     Names are data: spaces, colons, braces, NUL and emoji are fine.
     """
     if not isinstance(name, str):
-        rule = f"a {field} must be a str, not {_kind(name)}"
-        raise TypeError(
-            _sentence(call, field, name, rule, "write it in quotes or convert it with str(...)")
-        )
+        way = "write it in quotes or convert it with str(...)"
+        raise _bad_type(call, field, name, "a str", way, a="a ")
     if not name:
         rule = f"a {field} must have at least one character"
-        raise ValueError(_sentence(call, field, name, rule, "name what the limit belongs to"))
-    size = len(name) if len(name) > LONGEST_NAME else len(_encoded(name, call, field))
+        raise _bad_value(call, field, name, rule, "name what the limit belongs to")
+    size = len(name)
+    if size <= LONGEST_NAME:
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError as error:
+            rule = (
+                f"the character at index {error.start} is half of a surrogate pair, which UTF-8 "
+                "cannot carry"
+            )
+            way = "decode the bytes it came from with the right encoding, or with errors='replace'"
+            raise _bad_value(call, field, name, rule, way) from None
     if size > LONGEST_NAME:
         rule = (
             f"a {field} may have at most {LONGEST_NAME} bytes in UTF-8, and this one has {size} "
             "or more"
         )
-        raise ValueError(
-            _sentence(call, field, name, rule, "shorten it, or use a digest of it (hashlib)")
-        )
+        way = "shorten it, or use a digest of it (hashlib)"
+        raise _bad_value(call, field, name, rule, way)
     return name
 
 
@@ -249,9 +243,7 @@ def plain(value: float) -> str:
 
 
 def show(value: object) -> str:
-    """`value` for a message: its repr without addresses in memory, kept short, and safe for any
-    object.
-    """
+    """`value` for a message: its repr without addresses, kept short, and safe for any object."""
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
         return f"an int of {value.bit_length()} bits"
     # The checks show each cost. Here no exception of a signal handler may be swallowed.
@@ -261,8 +253,7 @@ def show(value: object) -> str:
         return f"{value.partition('://')[0][:16]!r} and more"
     try:
         text = _ADDRESS.sub("", _SHORT.repr(value))
-    # a repr may raise anything, and must not hide the error that is about to be raised
-    except Exception:
+    except Exception:  # of a repr: it must not hide the error that is about to be raised
         return f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
@@ -272,75 +263,43 @@ _LONGEST_SHOWN = 100
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 64
 
-_FAR_AWAY = (
-    "an anchor is in seconds, not milliseconds, and must lie between 1834 and 2105",
-    "any moment at which one of the windows starts will do",
-)
-
 
 def _int(call: str, field: str, value: object, *, least: int, way: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        rule = f"{field} must be an int, not {_kind(value)}"
-        raise TypeError(_sentence(call, field, value, rule, _way_to_int(value, way)))
+        if not isinstance(value, float):
+            way = "pass an int such as 10"
+        elif value.is_integer():
+            way = f"pass an int: {show(int(value))}"
+        raise _bad_type(call, field, value, "an int", way or "pass a whole number as an int")
     if value < least:
         rule = f"{field} must be at least {least}"
-        raise ValueError(_sentence(call, field, value, rule, "write a larger number"))
+        raise _bad_value(call, field, value, rule, "write a larger number")
     if value >= BEYOND:
         rule = f"{field} must be below 2**53, up to which a script on Redis counts exactly"
-        raise ValueError(_sentence(call, field, value, rule, "count in a larger unit"))
+        raise _bad_value(call, field, value, rule, "count in a larger unit")
     return int(value)
-
-
-def _way_to_int(value: object, way: str) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return f"pass an int: {show(int(value))}"
-    if isinstance(value, float):
-        return way or "pass a whole number as an int"
-    return "pass an int such as 10"
 
 
 def _real(call: str, field: str, value: object, way: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        rule = f"{field} must be an int or a float, not {_kind(value)}"
-        raise TypeError(_sentence(call, field, value, rule, way))
+        raise _bad_type(call, field, value, "an int or a float", way)
     if isinstance(value, int):
         return int(value)
     if not math.isfinite(value):
-        raise ValueError(_sentence(call, field, value, f"{field} must be finite", way))
+        raise _bad_value(call, field, value, f"{field} must be finite", way)
     return float(value)
 
 
-def _since_epoch(call: str, field: str, value: datetime) -> int:
-    if value.utcoffset() is None:
-        rule = (
-            f"{field} is a datetime without a time zone, which is another moment on every machine"
-        )
-        raise ValueError(
-            _sentence(call, field, value, rule, "give it one: tzinfo=datetime.timezone.utc")
-        )
-    return (value - EPOCH) // timedelta(microseconds=1)
+def _bad_type(
+    call: str, field: str, value: object, wanted: str, way: str, *, a: str = ""
+) -> TypeError:
+    kind = "None" if value is None else f"a {type(value).__name__}"
+    rule = f"{a}{field} must be {wanted}, not {kind}"
+    return TypeError(_sentence(call, field, value, rule, way))
 
 
-def _in_seconds(moment: int, call: str, field: str, value: object) -> float:
-    if abs(moment) >= FAR * 1_000_000:
-        raise ValueError(_sentence(call, field, value, *_FAR_AWAY))
-    return moment / 1_000_000 if moment % 1_000_000 else moment // 1_000_000
-
-
-def _encoded(name: str, call: str, field: str) -> bytes:
-    try:
-        return name.encode()
-    except UnicodeEncodeError as error:
-        rule = (
-            f"the character at index {error.start} is half of a surrogate pair, which UTF-8 "
-            "cannot carry"
-        )
-        way = "decode the bytes it came from with the right encoding, or with errors='replace'"
-        raise ValueError(_sentence(call, field, name, rule, way)) from None
-
-
-def _kind(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+def _bad_value(call: str, field: str, value: object, rule: str, way: str) -> ValueError:
+    return ValueError(_sentence(call, field, value, rule, way))
 
 
 def _sentence(call: str, field: str, value: object, rule: str, way: str) -> str:

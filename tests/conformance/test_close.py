@@ -355,7 +355,7 @@ def test_the_child_of_a_fork_does_not_wait_for_waiters_of_its_parent(name: str) 
     waiter.start()
     asyncio.run(soon(waiting(limiter, 1)))
 
-    limiter._closing.forked()
+    limiter._default.closing.forked()
     limiter.close()
 
     assert waiter.is_alive()
@@ -472,7 +472,7 @@ async def test_a_close_waits_for_acquires_that_no_status_has_counted(name: str) 
 
     await soon(closing)
     await soon(asyncio.gather(*callers))
-    assert not limiter._closing.waiting
+    assert not limiter._default.closing.waiting
 
 
 async def test_a_thread_that_refuses_the_waiters_of_a_loop_loses_no_permit(name: str) -> None:
@@ -561,13 +561,15 @@ def test_a_close_returns_whichever_step_of_an_acquire_a_signal_handler_interrupt
         closer.join(long())
         assert not closer.is_alive(), step
         releaser.join()
-        assert all(each.request.closing is not limiter._closing for each in list(WAITING)), step
+        assert all(
+            each.request.closing is not limiter._default.closing for each in list(WAITING)
+        ), step
     assert len(kept) > 20
 
 
 def release_to_the_next(limiter: Limiter, permit: Permit) -> None:
     """Release when an acquire waits, or when the limiter was closed before one did."""
-    while limiter.status().waiting == 0 and not limiter._closing.closed:
+    while limiter.status().waiting == 0 and not limiter._default.closing.closed:
         pass
     permit.release()
 
