@@ -32,7 +32,7 @@ STANDING = (
     "on_time",  # of a session: for a renewal, or for a call that reports a hand-off
     "Node._look_at_calls",
     "Node._rest",
-    "Subscriber.make_sure",
+    "Subscriber.check_alive",
     "Eviction._ask",
 )
 # Timers that they may have while a store is away: they send their backlog again and look for the

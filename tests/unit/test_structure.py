@@ -21,7 +21,7 @@ LARGE = {
     "PendingAcquire": (17, 4),
     "Permit": (15, 14),
     "Queue": (0, 28),
-    "Reconnection": (15, 32),
+    "Reconnection": (15, 31),
     "RedisQueue": (11, 48),
     "Session": (14, 38),
     "TokenBucketRule": (13, 17),

@@ -18,17 +18,13 @@ if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
 REPLY_TIMEOUT = 5.0  # The seconds that a reply may take.
-# The seconds that a reply may take even if a caller's `max_sleep` is shorter: waiting for a slow
-# reply is no wait in the queue.
+# A reply may take these seconds even if a caller's `max_sleep` is shorter: that is no wait in the
+# queue.
 SILENCE = 0.5
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a server.
-
-    It calls `replied` with each reply, in the order of the commands. It calls `lost` once, when no
-    more replies will come.
-    """
+    """It calls `replied` with each reply, and `lost` once, when no more replies will come."""
 
     def __init__(
         self,
@@ -54,21 +50,17 @@ class Connection(asyncio.Protocol):
             self._kept.append(command)
 
     def keeps(self) -> bool:
-        """Whether a command that is sent now will be written together with others."""
         return self._kept is not None
 
     def keep(self) -> bool:
-        """Write nothing from now on, until `write`.
-
-        False: another caller has begun this already, and will call `write`.
-        """
+        """Write nothing until `write`. False: another caller began this, and will call `write`."""
         if self.keeps():
             return False
         self._kept = []
         return True
 
     def write(self) -> None:
-        """Write the kept commands together, because each write is a system call.
+        """Write the kept commands with one system call.
 
         The garbage collector may release permits meanwhile. Those commands are written behind.
         """
@@ -79,14 +71,14 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
-        writes = self.keep()
+        must_write = self.keep()
         try:
             while not self._transport.is_closing() and (reply := self._reader.gets()) is not False:
                 self._replied(reply)
         except ProtocolError as error:
             self.cut(error)
         finally:
-            if writes:
+            if must_write:
                 self.write()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -104,7 +96,7 @@ class Connection(asyncio.Protocol):
 
 
 def packed(*words: Any) -> bytes:
-    """Encode a command for the connection.
+    """Encode a command.
 
     Numbers become texts here: hiredis crashes when a signal handler raises while it converts one.
     """
@@ -127,7 +119,7 @@ def detached(connection: AbstractConnection) -> asyncio.StreamWriter:
 
 
 def hang_up(writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop) -> None:
-    """Close the stream, even if its `loop` was stopped or closed.
+    """Close the stream, even if its `loop` does not run.
 
     A TLS stream does not wait for the server's close_notify: the loop may have ended by then.
     """
@@ -139,10 +131,9 @@ def hang_up(writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop) -> No
 
 
 def close_sockets(loop: asyncio.AbstractEventLoop) -> None:
-    """Finish the transports that began to close and would need `loop` for their last step.
+    """Finish the transports that began to close in `loop`, which does not run.
 
-    The loop does not run. A coroutine of asyncio that connects keeps its transport to itself. So
-    this checks all of them.
+    A coroutine of asyncio that connects keeps its transport to itself. So this checks all of them.
     """
     for transport in list(getattr(loop, "_transports", {}).values()):
         if transport.is_closing():
@@ -150,7 +141,7 @@ def close_sockets(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _close_socket(transport: asyncio.WriteTransport) -> None:
-    """Run the last step of an asyncio transport, in place of its loop, which does not run.
+    """Run the last step of an asyncio transport in place of its loop.
 
     asyncio has no public way to do it, and warns about a socket that it cannot close. uvloop closes
     all of its sockets with the loop.
@@ -163,4 +154,4 @@ def _close_socket(transport: asyncio.WriteTransport) -> None:
 
 
 def _ignore(error: Exception) -> None:
-    """The connection was closed before, so its loss needs no action."""
+    """The connection was closed before."""

@@ -1,8 +1,7 @@
 """One server, and how to connect to it.
 
-This module holds everything that headgate knows about redis-py's connections. headgate makes its
-own. A client that the user passes keeps its pool, its retries, its decoding and its event loop. So
-none of the client's settings can run a script twice, or leave a waiter without a connection.
+headgate makes its own connections of redis-py. It uses no pool, no retries and no decoding of the
+user's client. So none of these can run a script twice, or leave a waiter without a connection.
 """
 
 from __future__ import annotations
@@ -32,16 +31,14 @@ from headgate.stores.redis.transport.connection import (
 )
 from headgate.stores.redis.transport.failures import NotThereError
 
-# The seconds that connecting may take. A socket_connect_timeout in the URL or the client has
-# precedence.
-CONNECT_TIMEOUT = 5.0
+CONNECT_TIMEOUT = 5.0  # In seconds. A socket_connect_timeout of the user has precedence.
 # An unavailable server causes these errors.
 LOST = RedisError, OSError, TimeoutError, asyncio.IncompleteReadError
 A_SENTINEL = (
     "it is a Sentinel, which keeps no limits itself: begin its URL with redis+sentinel:// and "
     "name the service, as in redis+sentinel://host:26379/service/0"
 )
-# headgate uses these settings of a URL or a client, and those that begin with ssl_.
+# headgate uses these settings, and those that begin with ssl_.
 USED = (
     "host",
     "port",
@@ -55,11 +52,7 @@ USED = (
     "socket_keepalive",
     "socket_keepalive_options",
 )
-
-
-PLAIN = (str, bytes, int, float)  # Settings of these types are compared by value.
-
-# Each asyncio connection class has its blocking class here.
+# The blocking class of each asyncio connection class.
 BLOCKING: dict[type[AbstractConnection], Any] = {
     SSLConnection: redis.connection.SSLConnection,
     UnixDomainSocketConnection: redis.connection.UnixDomainSocketConnection,
@@ -73,17 +66,21 @@ def is_unknown(command: str, refusal: str) -> bool:
     return said.startswith(f"unknown command '{command.lower()}'")
 
 
+def is_denied(command: str, refusal: str) -> bool:
+    """Whether this user may not use `command`."""
+    return refusal.startswith("NOPERM") and f"'{command.lower()}'" in refusal.lower()
+
+
 def said_by_sentinel(role: Any) -> bool:
     """Whether this reply to ROLE comes from a Sentinel."""
     return isinstance(role, list) and role[:1] == [b"sentinel"]
 
 
 async def stay_open(*_: object, **__: object) -> None:
-    """Stand in for redis-py's `disconnect`, and do nothing."""
+    """In place of redis-py's `disconnect`, which would lose the stream where no loop runs."""
 
 
 def close(connection: AbstractConnection, loop: asyncio.AbstractEventLoop) -> None:
-    """Close the stream of `connection`, if it is open."""
     if connection._writer is not None:
         hang_up(detached(connection), loop)
 
@@ -91,12 +88,10 @@ def close(connection: AbstractConnection, loop: asyncio.AbstractEventLoop) -> No
 def comparable(value: object) -> Hashable:
     if isinstance(value, dict):
         return frozenset((name, comparable(each)) for name, each in value.items())
-    return value if isinstance(value, PLAIN) else ("object", id(value))
+    return value if isinstance(value, (str, bytes, int, float)) else ("object", id(value))
 
 
 class Endpoint:
-    """One server, and how to connect to it."""
-
     def __init__(self, kind: type[AbstractConnection], settings: Mapping[str, Any]) -> None:
         self._kind = kind
         self._settings = {
@@ -115,17 +110,16 @@ class Endpoint:
 
     @property
     def identity(self) -> Hashable:
-        """Everything that decides how a connection is made.
+        """It is equal for two endpoints if a connection of one could serve the other.
 
-        It is equal for two endpoints if a connection of one could serve the other. A setting that
-        cannot be compared by value, such as a credential_provider, is compared by identity.
+        Settings that have no plain value, such as a credential_provider, are compared by identity.
         """
         return self._kind, frozenset(
             (name, comparable(value)) for name, value in self._settings.items() if value is not None
         )
 
     def at(self, host: str, port: int) -> Endpoint:
-        """Another server, with the settings of this one."""
+        """The server at this address, with the settings of this one."""
         return Endpoint(self._kind, {**self._settings, "host": host, "port": port})
 
     @property
@@ -137,22 +131,21 @@ class Endpoint:
 
         It never repeats a command, decodes a reply or closes by itself.
         """
-        its = self._kind(
+        connection = self._kind(
             **self._settings,
             socket_timeout=None,
             retry=Retry(NoBackoff(), 0),
             health_check_interval=0,
             protocol=2,
         )
-        # redis-py's own `disconnect` would lose the stream where no loop runs.
-        its.disconnect = stay_open  # type: ignore[method-assign]
-        return its
+        connection.disconnect = stay_open  # type: ignore[method-assign]
+        return connection
 
     async def connected(self) -> AbstractConnection:
         """A new connection, connected and logged in.
 
-        The timeout is headgate's own. redis-py would wait for a server that accepts the connection
-        and then sends nothing.
+        The timeout is headgate's own: redis-py's does not end the wait for a server that accepts
+        the connection and then sends nothing.
         """
         connection, loop = self.connection(), asyncio.get_running_loop()
         try:
@@ -187,7 +180,7 @@ class Endpoint:
 
     @asynccontextmanager
     async def talk(self) -> AsyncIterator[AbstractConnection]:
-        """A connection for the duration of the block. Closing it waits for nothing."""
+        """A connection for the duration of the block."""
         connection, loop = await self.connected(), asyncio.get_running_loop()
         try:
             yield connection
@@ -195,7 +188,7 @@ class Endpoint:
             close(connection, loop)
 
     async def asked(self, *words: str) -> Any:
-        """The reply to one command, on a connection that is made for it."""
+        """The reply to one command, on a connection of its own."""
         async with (
             asyncio.timeout(REPLY_TIMEOUT + self._settings["socket_connect_timeout"]),
             self.talk() as connection,
@@ -204,10 +197,7 @@ class Endpoint:
             return await connection.read_response()
 
     def blocking(self, timeout: float) -> redis.connection.AbstractConnection:
-        """A new connection for a thread without a loop.
-
-        The thread waits `timeout` seconds for each reply.
-        """
+        """A new connection for a thread without a loop. Each reply may take `timeout` seconds."""
         kind = BLOCKING[next(kind for kind in BLOCKING if issubclass(self._kind, kind))]
         connection: redis.connection.AbstractConnection = kind(
             **{
@@ -223,7 +213,6 @@ class Endpoint:
 
     @property
     def place(self) -> str:
-        """The host and port, or the path of the socket."""
         return str(self._settings.get("path") or f"{self.host}:{self._settings.get('port', 6379)}")
 
     def __str__(self) -> str:

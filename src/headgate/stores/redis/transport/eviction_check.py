@@ -1,8 +1,4 @@
-"""The warning about servers that may evict keys: an evicted key is a limiter without memory.
-
-The client asks each server for its eviction policy when it connects, and from time to time. A user
-without permission for INFO gets no warning.
-"""
+"""The warning about servers that may evict keys. A user without permission for INFO gets none."""
 
 from __future__ import annotations
 
@@ -20,14 +16,12 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-# The seconds between two checks: the policy can be changed while the server runs.
-EVERY = 600.0
-# A warning was logged for these servers. Each gets one.
-_warned: set[str] = set()
+EVERY = 600.0  # The seconds between two checks: the policy can change while the server runs.
+_warned: set[str] = set()  # Each of these servers has had its warning.
 
 
 class Eviction:
-    """Checks the eviction policy of one server for a full memory."""
+    """Checks one server when the client connects, and from time to time."""
 
     def __init__(
         self,
@@ -67,10 +61,7 @@ class Eviction:
 
 
 def dangerous(info: str) -> str:
-    """The policy, if it may evict keys, else an empty text.
-
-    A server without a memory limit evicts none.
-    """
+    """The policy, if it may evict keys, else an empty text."""
     facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     policy = facts.get("maxmemory_policy", "noeviction")
     return "" if policy == "noeviction" or facts.get("maxmemory") == "0" else policy

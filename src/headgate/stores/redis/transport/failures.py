@@ -1,6 +1,6 @@
 """Builds the StoreError for a failure of a server: its reason, its text and its cause.
 
-This module tells one kind of failure from another. No error shows a password.
+No error shows a password.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.keys import title
 
 # A server that knows no AUTH repeats the command behind these words, with the password.
 REPEATED = ", with args"
-# The refusals of a server that wants a login first begin with these words.
+# With these words a server wants a login first.
 NO_LOGIN = (
     "NOAUTH",
     "Authentication required",
@@ -30,7 +30,7 @@ WANTS_LOGIN = (
     "it wants a password, and headgate has none: write user and password into the URL, as in "
     "redis://user:password@host:6379/0"
 )
-# An error shows these texts, by reason, in place of texts that may hold secrets.
+# Texts in place of those that may hold secrets.
 WORDS: dict[Reason, str] = {
     "refused": "nothing listens there",
     "unresolvable": "its host name cannot be resolved",
@@ -41,14 +41,14 @@ WORDS: dict[Reason, str] = {
 
 
 class NotThereError(RedisError):
-    """A server cannot be reached.
+    """A server cannot be reached. The text is headgate's own and holds no secret."""
 
-    The text is headgate's own and holds no secret, so an error may show it.
-    """
+
+# When a chain has several kinds, the error names the first of these. The user can act on it.
+FIRST: tuple[Reason, ...] = ("password", "tls", "unresolvable", "refused", "timeout", "reply")
 
 
 def reason_of(lost: BaseException) -> Reason:
-    """The kind of failure of `lost` or of its causes."""
     found = {kind for each in chain(lost) if (kind := kind_of(each))}
     return next((kind for kind in FIRST if kind in found), "lost")
 
@@ -71,35 +71,23 @@ def kind_of(lost: BaseException) -> Reason | None:
     return "reply" if isinstance(lost, (ResponseError, redis.exceptions.InvalidResponse)) else None
 
 
-# When a chain has several kinds, the error names the first of these. The user can act on it.
-FIRST: tuple[Reason, ...] = ("password", "tls", "unresolvable", "refused", "timeout", "reply")
-
-
 def numbers_in(lost: OSError) -> set[int]:
-    """The errno numbers of an error.
-
-    asyncio joins the errors of all addresses of a host. The numbers are in the joined text.
-    """
+    """The errno numbers. asyncio joins the errors of all addresses of a host into one text."""
     return {int(number) for number in re.findall(r"\[Errno (\d+)]", f"{lost}")} or {lost.errno or 0}
 
 
 def wants_login(refusal: str) -> bool:
-    """Whether the server refused the call because it wants a login first."""
     return refusal.startswith(NO_LOGIN)
 
 
 def chain(lost: BaseException | None) -> Iterator[BaseException]:
-    """`lost` and its causes."""
     while lost is not None:
         yield lost
         lost = lost.__cause__ or lost.__context__
 
 
 def words(lost: BaseException) -> str:
-    """The failure in the server's words or in headgate's.
-
-    Other texts may hold secrets, so WORDS replaces them.
-    """
+    """The failure in the server's words or in headgate's."""
     if any(wants_login(f"{each}") for each in chain(lost)):
         return WANTS_LOGIN
     if isinstance(lost, (ResponseError, StoreError, NotThereError)):
@@ -123,7 +111,6 @@ def shown_cause(lost: BaseException) -> BaseException:
 
 
 def cannot(topology: object, lost: BaseException) -> StoreError:
-    """The error for calls that a server did not answer."""
     error = StoreError(
         f"The Redis server at {topology} cannot be asked ({words(lost)}). It may have run the "
         "last call; headgate returns the permits of that call as soon as it answers. Check that "
@@ -136,10 +123,11 @@ def cannot(topology: object, lost: BaseException) -> StoreError:
 
 def refused(topology: object, name: str, refusal: str, lost: Exception) -> StoreError:
     """The error for calls that a server answered with an error or a malformed reply."""
-    reason: Reason = "password" if wants_login(refusal) else "reply"
-    said = WANTS_LOGIN if wants_login(refusal) else refusal
+    reason: Reason = "reply"
+    if wants_login(refusal):
+        reason, refusal = "password", WANTS_LOGIN
     error = StoreError(
-        f"The Redis server at {topology} refused a call of {title(name)}: {said}", reason
+        f"The Redis server at {topology} refused a call of {title(name)}: {refusal}", reason
     )
     error.__cause__ = shown_cause(lost)
     return error

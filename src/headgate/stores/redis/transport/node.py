@@ -1,8 +1,7 @@
 """A node: one server that a client is connected to, and the calls in flight on that connection.
 
-A node sends calls and receives replies. It loads the library if the server lacks it. Calls to a
-server that is not ready wait in the node. A connection that stays silent for too long is cut. The
-client decides where a call goes instead, and handles the calls of a lost connection.
+It loads the library if the server lacks it. Calls to a server that is not ready wait in the node.
+The client decides where a call goes instead, and handles the calls of a lost connection.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, packed
 from headgate.stores.redis.transport.endpoint import (
     A_SENTINEL,
+    is_denied,
     is_unknown,
     said_by_sentinel,
 )
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-# This stands for the library in `Node._loading`, beside the digests of scripts.
-LIBRARY = "library"
-# The seconds without a call after which a client of several servers closes a connection.
+LIBRARY = "library"  # This stands for the library in `Node._loading`.
+# A client of several servers closes a connection after these seconds without a call.
 IDLE = 60.0
 # With these errors the server refuses every call, before the script begins.
 UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")
@@ -45,18 +44,17 @@ UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")
 ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")
 # After these errors the same call may succeed later, here or elsewhere.
 NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
-# With these errors the server says that it lacks the script or the library.
+# With these errors it says that it lacks the script or the library.
 MISSING = ("NOSCRIPT", "ERR Function not found")
-# A name, new or known, ignores these contents of its keys: see prelude.lua. A key with such
-# contents lives for a minute, or as long as the name.
+# A name ignores these contents of its keys: see prelude.lua. They live for a minute, or as long as
+# the name.
 PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
 MINUTE = 60_000  # milliseconds
 # A server writes last to the connection that first had something to be written (Redis and Valkey,
 # putClientInPendingWriteQueue in networking.c). For example, a release from A grants a permit to B.
 # Without a PING, the notification for B comes up before the reply to A, so A gets its reply first.
-# With a PING before the release, A has the first reply, so B gets its notification first. Then B
-# does not wait for one more write, and for one more process to wake up. In a fleet that is a
-# quarter of a hand-off (python -m benchmarks.fleet).
+# With a PING before the release, B gets its notification first. In a fleet that saves a quarter of
+# a hand-off (python -m benchmarks.fleet).
 PING = ("PING",)
 # A Cluster redirects with these words: the kind, the slot, the host and the port.
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
@@ -67,7 +65,7 @@ class Sender(Protocol):
 
     # Its calls use this connection, as far as the client knows.
     node: Node | None
-    # This says whether its last call was answered. None: it has made no call yet.
+    # Whether its last call was answered. None: it has made no call yet.
     met: bool | None
 
     @property
@@ -98,14 +96,14 @@ class Call(NamedTuple):
     there: Endpoint | None = None
     # One server has redirected it to another. Two servers that disagree must not do so for ever.
     sent_on: bool = False
-    # Its keys were created on the server that its slot is moving to.
+    # Its keys were created on `there`.
     keys_created: bool = False
     # It carries the text of its script (EVAL).
     by_text: bool = False
 
 
 class Retrying(Protocol):
-    """The part of Reconnection that a node uses, for calls that its server does not run now."""
+    """The part of Reconnection that a node uses."""
 
     def check_topology(self, node: Node) -> None: ...
     def add_unrouted(self, call: Call) -> None: ...
@@ -133,17 +131,11 @@ class Router(Protocol):
 
 
 class Node:
-    """One connection to a server, and the calls in flight on it.
-
-    Replies come in the order of the commands. Each goes to a call or to a callback.
-    """
-
     def __init__(self, client: Router, endpoint: Endpoint, connection: AbstractConnection) -> None:
         self.endpoint = endpoint
         # The node is in the middle of sending. The garbage collector may release permits there, and
         # their calls must not be sent in between.
         self.sending = False
-        # The connection is lost or closed.
         self.closed = False
         # These calls and callbacks get the next replies, in the order of the commands.
         self.calls: deque[Call | Callable[[Any], None]] = deque()
@@ -151,9 +143,8 @@ class Node:
         self._loop = client.loop
         # Until this time calls use scripts, because the library could not be loaded just now.
         self._scripts_until = 0.0
-        # These calls wait until the server is ready.
+        # These calls wait until the server is ready. `_refusal` is its error for the last of them.
         self.waiting: deque[Call] = deque()
-        # The server refused the last of them with this text.
         self._refusal = ""
         # This timer sends the first of them again.
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -162,29 +153,21 @@ class Node:
         self._loading: set[str] = set()
         # This timer checks whether the oldest call was answered in time.
         self._watch: asyncio.TimerHandle | None = None
-        # This timer closes an unused connection.
         self._idle: asyncio.TimerHandle | None = None
         self._connection = Connection(connection, self._replied, self._lose)
-        self.keep, self.keeps, self.write = (
-            self._connection.keep,
-            self._connection.keeps,
-            self._connection.write,
-        )
+        self.keep, self.keeps = self._connection.keep, self._connection.keeps
+        self.write = self._connection.write
         # The server's ACL allows PING, as far as is known.
         self._may_ping = True
         self._eviction = Eviction(self._loop, client.topology, endpoint, self.send)
 
     @property
     def cannot_send(self) -> bool:
-        """Whether no call can be sent this moment.
-
-        The caller may be the garbage collector, which releases a permit in the middle of sending.
-        """
+        """The garbage collector may release a permit in the middle of sending."""
         return self.sending or self.closed
 
     @property
     def busy(self) -> bool:
-        """Whether calls are in flight, or wait for the server."""
         return bool(self.waiting) or any(isinstance(call, Call) for call in self.calls)
 
     # Sending --------------------------------------------------------------------------------------
@@ -194,31 +177,29 @@ class Node:
             self._begin_watch()
         command = call.command
         script = command.script
-        writes = command.for_others and self._may_ping and self._ping_first()
+        must_write = command.for_others and self._may_ping and self._ping_first()
         if call.there is not None:
             self.send(_anything, "ASKING")
         name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
         self.send(call, *name, *command.words)
-        if writes:
+        if must_write:
             self.write()
 
     def _ping_first(self) -> bool:
-        """Send a PING before the next command, in one write with it.
-
-        True: the caller has to call `write`, because no other caller will.
-        """
-        writes = self.keep()
+        """Send a PING in one write with the next command. True: the caller has to call `write`."""
+        must_write = self.keep()
         self.send(self._note_ping_reply, *PING)
-        return writes
+        return must_write
 
     def _note_ping_reply(self, reply: Any) -> None:
         """Send no PING if the ACL refuses it: each refusal would add a line of the ACL LOG."""
         self._may_ping = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
 
-    def send(self, hears: Call | Callable[[Any], None], *words: Any) -> None:
+    def send(self, receiver: Call | Callable[[Any], None], *words: Any) -> None:
+        """Send a command. `receiver` gets the reply."""
         command = packed(*words)
         self.sending = True
-        self.calls.append(hears)
+        self.calls.append(receiver)
         self._connection.send(command)
         self.sending = False
 
@@ -272,13 +253,9 @@ class Node:
             raise
 
     def _refused(self, call: Call, refusal: str) -> None:
-        """The server refused a call, perhaps before it did anything.
-
-        In that case the server gets the script that it lacks, or some time, or another server gets
-        the call.
-        """
+        """Retry a call that was refused before the server did anything. Otherwise it fails."""
         elsewhere = ELSEWHERE.fullmatch(refusal)
-        if has_no_functions(refusal):
+        if is_unknown("FCALL", refusal) or is_denied("FCALL", refusal):
             self.client.topology.functions = False
             self.say(call)
         elif refusal.startswith(MISSING):
@@ -290,17 +267,18 @@ class Node:
         elif is_unknown("EVALSHA", refusal):
             self.send(partial(self._without_scripts, call, refusal), "ROLE")
         else:
-            self.client.answered(call, ResponseError(refusal), self)
+            self._answer_with(call, refusal)
+
+    def _answer_with(self, call: Call, refusal: str) -> None:
+        self.client.answered(call, ResponseError(refusal), self)
 
     def _without_scripts(self, call: Call, refusal: str, role: Any) -> None:
-        text = A_SENTINEL if said_by_sentinel(role) else refusal
-        self.client.answered(call, ResponseError(text), self)
+        self._answer_with(call, A_SENTINEL if said_by_sentinel(role) else refusal)
 
     def _not_now(self, call: Call, refusal: str) -> None:
         """The server cannot run the call now: retry later, here or elsewhere, or fail.
 
-        A server that has become a replica is left in any case. The topology may name another
-        server by now, or the same address may lead to another.
+        A server that has become a replica is left in any case: its address may lead to another one.
         """
         if (
             refusal.startswith("TRYAGAIN")
@@ -316,7 +294,7 @@ class Node:
         demoted = refusal.startswith("READONLY")
         self.client.reconnection.note_reply(call)
         if not self.client.reconnection.may_retry(call):
-            self.client.answered(call, ResponseError(refusal), self)
+            self._answer_with(call, refusal)
         elif demoted:
             self.client.reconnection.add_unrouted(call._replace(there=None))
         elif refusal.startswith(UNREADY):
@@ -329,9 +307,8 @@ class Node:
     def _create_keys(self, call: Call) -> None:
         """Create the keys of a new name while its slot moves.
 
-        The server that gives the slot away has no key of this name. The server that takes the slot
-        runs a call only if all its keys exist, or if it has a single key. So each key is created by
-        a command of its own, unless it exists.
+        The server that takes the slot runs a call only if all its keys exist, or if it has a single
+        key. So each key is created by a command of its own, unless it exists.
 
         Redis 6.2, which has no functions, redirects a call that lacks one key. Its other keys are
         still to move. There placeholders would block their migration, so the client creates none.
@@ -365,28 +342,28 @@ class Node:
 
     def ready(self) -> None:
         """The server has answered a call: send all that wait."""
-        for call in self._take_waiting():
+        waiting, self.waiting = self.waiting, deque()
+        for call in waiting:
             self.client.send_again(call)
 
-    def send_on(self) -> None:
+    def reroute_waiting(self) -> None:
         """Send each waiting call to its new server, if another one has its name by now."""
-        waiting, where = self._take_waiting(), self.client.topology.where
-        self.waiting.extend(call for call in waiting if where(call.sender.key) is self.endpoint)
-        for call in waiting:
-            if where(call.sender.key) is not self.endpoint:
-                self.client.send_again(call)
-
-    def _take_waiting(self) -> deque[Call]:
-        waiting, self.waiting = self.waiting, deque()
-        return waiting
+        where = self.client.topology.where
+        for call in self._take_waiting(lambda call: where(call.sender.key) is not self.endpoint):
+            self.client.send_again(call)
 
     def check_deadlines(self) -> None:
         """Answer the calls that have waited for long enough with the server's refusal."""
+        may_retry = self.client.reconnection.may_retry
+        for call in self._take_waiting(lambda call: not may_retry(call)):
+            self._answer_with(call, self._refusal)
+
+    def _take_waiting(self, leaves: Callable[[Call], bool]) -> list[Call]:
         waiting, self.waiting = self.waiting, deque()
-        self.waiting.extend(call for call in waiting if self.client.reconnection.may_retry(call))
+        taken: list[Call] = []
         for call in waiting:
-            if not self.client.reconnection.may_retry(call):
-                self.client.answered(call, ResponseError(self._refusal), self)
+            (taken if leaves(call) else self.waiting).append(call)
+        return taken
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
         server = self.client.topology.server(host, int(port), self.endpoint)
@@ -395,33 +372,28 @@ class Node:
                 f"it is one of a Cluster, and {word} says that this name is at another: "
                 "begin its URL with redis+cluster://"
             )
-            self.client.answered(call, ResponseError(text), self)
+            self._answer_with(call, text)
             return
         # A redirect shows that the server answers, so the waiting calls leave, too.
         self.ready()
         if word == "MOVED":
             self.client.topology.moved(int(slot), server)
             call.sender.node = None
-        there = server if word == "ASK" else None
         onward = call._replace(
-            command=call.command._replace(notified=False), there=there, sent_on=True
+            command=call.command._replace(notified=False),
+            there=server if word == "ASK" else None,
+            sent_on=True,
         )
-        if call.sent_on:
-            self._disagreed(onward, f"{word} {slot}")
-        else:
+        if not call.sent_on:
             self.client.send_again(onward)
-
-    def _disagreed(self, call: Call, text: str) -> None:
-        """Two servers name each other. They may do so for a moment while a slot moves."""
-        self.client.reconnection.note_reply(call)
-        if self.client.reconnection.may_retry(call):
-            self.client.send_later(call)
+            return
+        # Two servers may name each other for a moment while a slot moves.
+        self.client.reconnection.note_reply(onward)
+        if self.client.reconnection.may_retry(onward):
+            self.client.send_later(onward)
         else:
-            self.client.answered(
-                call,
-                ResponseError(f"TRYAGAIN its servers disagree about who has this name: {text}"),
-                self,
-            )
+            text = f"TRYAGAIN its servers disagree about who has this name: {word} {slot}"
+            self._answer_with(onward, text)
 
     def _load(self, call: Call) -> None:
         script = call.command.script
@@ -439,10 +411,7 @@ class Node:
             self.send(call._replace(by_text=True), "EVAL", script.text, *call.command.words)
 
     def _loaded(self, reply: Any) -> None:
-        """The library is loaded, perhaps by a faster process.
-
-        If it cannot be loaded, now or ever, calls use scripts instead.
-        """
+        """If the library cannot be loaded, now or ever, calls use scripts instead."""
         self._loading.discard(LIBRARY)
         refusal = str(reply).lower() if isinstance(reply, HiredisError) else ""
         if refusal.startswith(("noperm", "err unknown")):
@@ -468,8 +437,9 @@ class Node:
     def _lose(self, lost: Exception) -> None:
         self._end()
         calls, self.calls = self.calls, deque()
+        waiting, self.waiting = self.waiting, deque()
         self.client.lost(
-            self, [*(call for call in calls if isinstance(call, Call)), *self._take_waiting()], lost
+            self, [*(call for call in calls if isinstance(call, Call)), *waiting], lost
         )
 
     def close(self) -> None:
@@ -485,12 +455,5 @@ class Node:
         self._watch = self._idle = self._retry_timer = None
 
 
-def has_no_functions(refusal: str) -> bool:
-    """Whether the server is too old for functions, or this user may not call them."""
-    return is_unknown("FCALL", refusal) or (
-        refusal.startswith("NOPERM") and "'fcall'" in refusal.lower()
-    )
-
-
 def _anything(reply: Any) -> None:
-    """Ignore this reply: the call behind it gets an answer in any case."""
+    """Ignore this reply. The call behind it gets an answer in any case."""

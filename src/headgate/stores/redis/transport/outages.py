@@ -1,6 +1,6 @@
 """Logs one line when a server becomes unavailable, and one when it answers again.
 
-Each line appears once, however many callers, limiters and event loops notice the outage.
+Each line appears once in a process, however many callers and event loops notice the outage.
 """
 
 from __future__ import annotations
@@ -19,36 +19,30 @@ if TYPE_CHECKING:
 
     from headgate.stores.redis.transport.topology import Topology
 
-# The seconds without a failure after which a server counts as recovered. So a flapping server does
-# not fill the log.
+# A server counts as recovered after these seconds without a failure: a flapping one would fill the
+# log.
 CALM = 1.0
 
 
 class Outages:
-    """The outages of one store, as this process has met them.
-
-    A part is one server of a Cluster, because each keeps its own names. Elsewhere the part is None.
-    """
+    """The outages of one store. A part is one server of a Cluster. Elsewhere it is None."""
 
     def __init__(self, store: str) -> None:
         # A server of the store has answered this process.
         self.met = False
-        # The present outage of each part began at this time.
-        self.since: dict[Hashable, float] = {}
-        # Each part failed last at this time.
-        self._last: dict[Hashable, float] = {}
-        # The last check of each part was scheduled at this time, when the part answered a call.
-        self._looked: dict[Hashable, float] = {}
+        self.since: dict[Hashable, float] = {}  # The begin of each present outage.
+        self._last: dict[Hashable, float] = {}  # The last failure of each part.
+        self._looked: dict[Hashable, float] = {}  # The last check of each part was scheduled then.
         self._store = store
 
     def begins(self, part: Hashable, error: StoreError) -> None:
-        """A caller gets `error`. Log it if it is the first of an outage."""
+        """Log `error` if it is the first of an outage."""
         self._last[part] = now = monotonic()
         if self.since.setdefault(part, now) is now:
             log(logging.WARNING, "%s Acquires raise StoreError until it answers again.", error)
 
     def ends(self, part: Hashable, loop: AbstractEventLoop) -> None:
-        """A call was answered. After CALM seconds, check in `loop` whether another failed."""
+        """A call was answered. After CALM seconds, check whether another failed."""
         now = monotonic()
         if part in self.since and now - self._looked.get(part, 0.0) > CALM:
             self._looked[part] = now
@@ -71,5 +65,4 @@ _outages: WeakKeyDictionary[Topology, Outages] = WeakKeyDictionary()
 
 def outages_of(topology: Topology) -> Outages:
     """The outages of a store. All event loops share them."""
-    found = _outages.get(topology)
-    return found or _outages.setdefault(topology, Outages(f"{topology}"))
+    return _outages.get(topology) or _outages.setdefault(topology, Outages(f"{topology}"))

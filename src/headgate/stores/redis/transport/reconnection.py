@@ -1,15 +1,14 @@
 """Which servers answer, and the handling of calls to servers that do not.
 
 A call without a connection is unrouted. It is sent when its server, or the server that replaced it,
-is connected. Its callers fail when their retry deadline has passed. The client asks an unavailable
-server from time to time until it answers again.
+is connected. It fails at the retry deadline of its callers.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from itertools import chain, compress, count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Protocol
 
 from redis.exceptions import AuthenticationError
@@ -25,17 +24,16 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.node import Call, Node, Sender
     from headgate.stores.redis.transport.topology import Topology
 
-# The seconds for which a store that has answered before is retried, unless the caller says
-# otherwise. The script keeps the places of a silent session for 7.5 to 10 s after its last call.
+# A store that has answered before is retried for these seconds, unless the caller says otherwise.
+# The script keeps the places of a silent session for 7.5 to 10 s after its last call.
 OUTAGE = 10.0
-# The longest pause before another attempt, in seconds.
+# The longest pause before another attempt, in seconds, while callers wait and while none does.
 LONGEST = 1.0
-# The longest pause while no caller waits for the unavailable store.
 REVIVAL = 5.0
 
 
 class Connections(Protocol):
-    """The part of the client that its reconnection uses."""
+    """The part of the client that Reconnection uses."""
 
     nodes: dict[Endpoint, Node]
 
@@ -59,17 +57,15 @@ class Offers:
     def add(self, sender: Sender, attempt: int) -> None:
         """Send the backlog of `sender` again later.
 
-        The pause grows with the number of attempts. All backlogs are sent together, so that many
-        senders ask no more often than one.
+        All backlogs are sent together, so that many senders ask no more often than one.
         """
         self._backlog[sender] = None
         if self._timer is None:
             self._timer = self.loop.call_later(pause(attempt, REVIVAL), self.send_all)
 
     def send_all(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.halt()
+        self._timer = None
         backlog, self._backlog = self._backlog, {}
         for sender in backlog:
             sender.send_operations()
@@ -80,8 +76,6 @@ class Offers:
 
 
 class Reconnection:
-    """The reconnection of one client to its servers."""
-
     def __init__(
         self, client: Connections, topology: Topology, loop: asyncio.AbstractEventLoop
     ) -> None:
@@ -90,7 +84,7 @@ class Reconnection:
         self._client = client
         # The store has answered before.
         self.met = False
-        # These calls have no connection, by server: it was lost, or is still to be made.
+        # These calls have no connection, by server. None: their server is not known.
         self.unrouted: dict[Endpoint | None, list[Call]] = {}
         # These servers failed, each with this last error. Before another attempt the client asks
         # where the names are.
@@ -100,24 +94,18 @@ class Reconnection:
         # These parts of the store have answered no call since a call to them was abandoned. New
         # calls are not retried there.
         self.abandoned: set[Endpoint | None] = set()
-        # These parts of the store have answered neither a call nor a PING since they failed. When
-        # `is_unavailable` was asked about such a part, a background task PINGs it.
+        # These parts of the store have answered neither a call nor a PING since they failed.
         self.unavailable: set[Endpoint | None] = set()
-        # These backlogs are sent again later.
         self.offers = Offers(loop)
         # This timer ends at the earliest retry deadline.
         self._deadline: asyncio.TimerHandle | None = None
-        # Each of these tasks connects to one server.
+        # The tasks, by server or part, see `_seek`, `_revive`, `_follow` and `_check_topology`.
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
-        # Each of these tasks asks one unavailable part from time to time.
         self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}
-        # This task waits for the notifications of a Sentinel.
         self._following: asyncio.Task[None] | None = None
-        # This task asks whether other servers have taken over the names of a node.
         self._looking: asyncio.Task[None] | None = None
 
     def add_unrouted(self, call: Call) -> None:
-        """Keep `call` until its server is connected."""
         server = self._server_of(call)
         # The next connection may lead to another server, which does not notify this session.
         call = call._replace(command=call.command._replace(notified=False))
@@ -126,10 +114,7 @@ class Reconnection:
         self._seek_soon(server)
 
     def reroute(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
-        """Retry a call that got no answer, or fail it.
-
-        A wrong password is not retried: sending it again does not make it right.
-        """
+        """Retry a call that got no answer, or fail it. A wrong password is not retried."""
         passes = isinstance(lost, LOST) and not isinstance(
             lost.__cause__ or lost, AuthenticationError
         )
@@ -139,10 +124,7 @@ class Reconnection:
             self._fail(call, server, lost)
 
     def _seek_soon(self, server: Endpoint | None) -> None:
-        """Connect to `server` in a task of its own.
-
-        So a silent server delays no call to another server.
-        """
+        """Connect in a task of its own, so that a silent server delays no call to another one."""
         seeking = self._seeking.get(server)
         if (seeking is None or seeking.done()) and not self._client.closed:
             self._seeking[server] = begun(self._seek(server), "headgate-connect")
@@ -159,8 +141,8 @@ class Reconnection:
     def may_retry(self, call: Call) -> bool:
         """Whether a call may still be retried.
 
-        A store that was never reached is not retried: a wrong address fails at once. Nor is a
-        server that was abandoned and has not answered since.
+        A store that was never reached is not retried: a wrong address fails at once. Nor is an
+        abandoned server.
         """
         return self._knows(call) and self.loop.time() < self._retry_until(call)
 
@@ -170,18 +152,13 @@ class Reconnection:
         return self.met and self.part(self._server_of(call)) not in self.abandoned
 
     def part(self, server: Endpoint | None) -> Endpoint | None:
-        """The part of the store that fails and recovers together with `server`.
-
-        In a Cluster each server is a part of its own, because each has its own names.
-        """
+        """The part of the store that fails together with `server`: one of a Cluster, or all."""
         return server if self.topology.several else None
 
     def watch_deadline(self, call: Call) -> None:
         """Fail `call` when its retry deadline has passed. One timer serves all calls."""
         moment = self._retry_until(call)
-        if not self._knows(call):
-            return
-        if self._deadline is None or self._deadline.when() > moment:
+        if self._knows(call) and (self._deadline is None or self._deadline.when() > moment):
             self._cancel_deadline()
             self._deadline = self.loop.call_at(moment, self._check_deadlines)
 
@@ -200,11 +177,11 @@ class Reconnection:
         for node in list(self._client.nodes.values()):
             node.check_deadlines()
         for server, calls in list(self.unrouted.items()):
-            over = [self._knows(call) and not self.may_retry(call) for call in calls]
-            self.unrouted[server] = [
-                call for call, is_over in zip(calls, over, strict=True) if not is_over
-            ]
-            for call in compress(calls, over):
+            kept, over = list[Call](), list[Call]()
+            for call in calls:
+                (over if self._knows(call) and not self.may_retry(call) else kept).append(call)
+            self.unrouted[server] = kept
+            for call in over:
                 self._fail(call, server, self.suspects.get(server) or TimeoutError())
         for call in chain(
             *self.unrouted.values(), *(node.waiting for node in self._client.nodes.values())
@@ -212,7 +189,7 @@ class Reconnection:
             self.watch_deadline(call)
 
     def note_reply(self, call: Call) -> None:
-        """The server of `call` has answered, though with a refusal."""
+        """The server of `call` has answered with a refusal."""
         if call.sender.met is None:
             self.met = True
             self.abandoned.discard(self.part(self._server_of(call)))
@@ -220,10 +197,7 @@ class Reconnection:
     # Reconnecting ---------------------------------------------------------------------------------
 
     async def _seek(self, server: Endpoint | None) -> None:
-        """Try to connect to `server` until all its unrouted calls are sent or have failed.
-
-        None stands for a server that is not known yet.
-        """
+        """Try to connect to `server` until all its unrouted calls are sent or have failed."""
         in_vain = False
         while server in self.unrouted:
             if in_vain or server in self.suspects:
@@ -233,15 +207,12 @@ class Reconnection:
                 # Another loop may have reached the store. In a known outage, a new loop gives up.
                 outages = outages_of(self.topology)
                 self.met = outages.met and not outages.since
-            on_their_way = [
-                self._resend(call, server, trouble) for call in self.unrouted.pop(server)
-            ]
-            in_vain = not all(on_their_way)
+            sent = [self._resend(call, server, trouble) for call in self.unrouted.pop(server)]
+            in_vain = not all(sent)
             self._client.leave_unused()
         self._check_deadlines()
 
     def next_backoff(self, server: Endpoint | None) -> float:
-        """The seconds until the next attempt to reach `server`, longer after each failed one."""
         self.attempts[server] = attempts = self.attempts.get(server, 0) + 1
         return pause(attempts, LONGEST)
 
@@ -256,10 +227,7 @@ class Reconnection:
             node.ready()
 
     async def _reach(self, server: Endpoint | None) -> Exception | None:
-        """Connect to `server` if calls still need it. Return the error that prevented it.
-
-        If `server` is unknown or a suspect, find out first where all names are.
-        """
+        """Connect to `server` if calls still need it. Return the error that prevented it."""
         trouble = None
         if server is None or server in self.suspects:
             trouble = await trouble_of(self.topology.look(self.suspects))
@@ -275,9 +243,7 @@ class Reconnection:
     def _resend(self, call: Call, server: Endpoint | None, trouble: Exception | None) -> bool:
         """Send an unrouted call again, or keep it unrouted, or fail it.
 
-        The call is sent if its server has a connection now. If its name is on another server by
-        now, the client connects to that one. Otherwise the call is retried while it may be, and
-        fails after that. Return whether the call is on its way, or unrouted for another server.
+        Return whether it was sent, or waits for another server that has its name by now.
         """
         if self._client.node_for(call) is not None:
             self._client.send_again(call._replace(by_text=False))
@@ -308,14 +274,14 @@ class Reconnection:
     def check_topology(self, node: Node) -> None:
         """Find out whether other servers have taken over the names of `node`.
 
-        The node may be in a minority of a split Cluster, and would not say so itself.
+        Its server may be in a minority of a split Cluster, and would not say so itself.
         """
         if self._looking is None or self._looking.done():
             self._looking = begun(self._check_topology(node), "headgate-look")
 
     async def _check_topology(self, node: Node) -> None:
         if await trouble_of(self.topology.look({*self.suspects, node.endpoint})) is None:
-            node.send_on()
+            node.reroute_waiting()
         # A random pause of up to LONGEST spreads the questions of a fleet.
         await asyncio.sleep(pause(10, LONGEST))
 
@@ -324,7 +290,7 @@ class Reconnection:
     def is_unavailable(self, key: str) -> bool:
         """Whether the server of `key` is unavailable. Any thread may ask.
 
-        If it is, the client asks that server from time to time, until it answers.
+        If it is, the client PINGs that server from time to time, until it answers.
         """
         part = self.part(self.topology.where(key)) if self.unavailable else None
         if part not in self.unavailable:
@@ -353,22 +319,13 @@ class Reconnection:
             del self._reviving[part]
 
     async def _ping(self, part: Endpoint | None) -> None:
-        """PING the server of `part`.
-
-        If the server has left the Cluster, other servers have its names. Then the client sends no
-        PING and forgets the part.
-        """
-        server = await self.any_server()
-        if part is None or part in self.topology.servers():
-            await (part or server).asked("PING")
-
-    async def any_server(self) -> Endpoint:
-        """Any server of the store, after asking where all names are."""
+        """PING the server of `part`, unless it has left the Cluster."""
         await self.topology.look(self.suspects)
         server = self.topology.anywhere()
         if server is None:
             raise NotThereError("no server of the store is known")
-        return server
+        if part is None or part in self.topology.servers():
+            await (part or server).asked("PING")
 
     # For the client -------------------------------------------------------------------------------
 
@@ -377,7 +334,6 @@ class Reconnection:
             self._following = begun(self._follow(self.topology), "headgate-follow")
 
     def seek_all(self) -> None:
-        """Connect to every server with unrouted calls."""
         for server in self.unrouted:
             self._seek_soon(server)
 
@@ -397,5 +353,5 @@ class Reconnection:
 
 
 def retry_for(seconds: float | None) -> float:
-    """The seconds for which a caller's call is retried. None: the caller has set none."""
+    """The seconds for which a call is retried. None: the caller has set none."""
     return OUTAGE if seconds is None else seconds

@@ -1,8 +1,7 @@
 """The subscriptions of a client: notifications of grants that other processes make to this one.
 
-A subscription has a connection of its own, beside the connection for calls to the same server. It
-ends when the client leaves the server. It outlasts a lost connection for calls, so a notification
-of a grant arrives while the client connects again. A notification is a hint: it may come late,
+A subscription has a connection of its own. It outlasts a lost connection for calls, so a
+notification arrives while the client connects again. A notification is a hint: it may come late,
 twice or never. Every session also asks by itself in time.
 
 On a Cluster with sharded channels (Redis 7, Valkey) each name with waiters has its own channel, on
@@ -22,7 +21,7 @@ from hiredis import HiredisError
 from redis.exceptions import ResponseError
 
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, packed
-from headgate.stores.redis.transport.endpoint import is_unknown
+from headgate.stores.redis.transport.endpoint import is_denied, is_unknown
 from headgate.stores.redis.transport.tasks import begun, pause, stop, trouble_of
 from headgate.stores.redis.transport.topology import slot_of
 
@@ -51,14 +50,12 @@ class Listener(Protocol):
 
 
 class Subscriptions:
-    """All subscriptions of one event loop."""
-
     def __init__(self, client: Listener) -> None:
         self._client = client
         self._subscribers: dict[Endpoint, Subscriber] = {}
 
     def listen(self, sender: Sender) -> None:
-        """`sender` has waiters: subscribe for it, on the server that answers its calls."""
+        """`sender` has waiters: subscribe on the server that answers its calls."""
         if sender.node is None or sender.node.closed:
             return  # The next reply comes by another connection, and calls this again.
         subscriber = self._subscriber(sender.node.endpoint)
@@ -73,15 +70,13 @@ class Subscriptions:
         if node is None or (topology.several and not (topology.sharded and topology.functions)):
             return False  # A script does not know which server runs it.
         subscriber = self._subscribers.get(node.endpoint)
-        return subscriber is not None and subscriber.stands(sender.key)
+        return subscriber is not None and subscriber.is_confirmed(sender.key)
 
     def lost(self, server: Endpoint, left: bool) -> None:
         """The connection for calls to `server` is lost. Drop its subscription, or check it.
 
-        `left` says that another server may have replaced it. Then the subscription is dropped. On a
-        Cluster a subscription that no name needs there is dropped as well. An unsharded Cluster has
-        one subscription for all servers. The client drops it, too, and its sessions ask at once and
-        subscribe elsewhere.
+        `left` says that another server may have replaced it. An unsharded Cluster has one
+        subscription for all servers. If it is dropped, the sessions subscribe elsewhere.
         """
         subscriber, topology = self._subscribers.get(server), self._client.topology
         if subscriber is None:
@@ -89,32 +84,22 @@ class Subscriptions:
         if left or (topology.several and not (topology.sharded and subscriber.is_needed())):
             self.drop(server)
         else:
-            subscriber.make_sure()
+            subscriber.check_alive()
 
     def drop(self, server: Endpoint) -> None:
-        """Close the subscription, because no call goes to `server` any more.
-
-        The sessions with waiters ask for notifications, and subscribe on the server that answers
-        them.
-        """
+        """Close the subscription. Its sessions subscribe on the server that answers their calls."""
         subscriber = self._subscribers.pop(server, None)
         if subscriber is not None:
             subscriber.close()
             self.poll(subscriber.keys)
 
     def poll(self, keys: Iterable[str]) -> None:
-        """Let the sessions of `keys` ask for the notifications that they missed while they were not
-        subscribed.
-        """
+        """Let the sessions of `keys` ask for the notifications that they missed."""
         for key in list(keys):
             if key in self._client.senders:
                 self._client.senders[key].poll()
 
     def do_without_sharding(self) -> None:
-        """Use unsharded channels from now on.
-
-        A server of the Cluster has no sharded channels, or this user may not use them.
-        """
         self._client.topology.sharded = False
         for server in list(self._subscribers):
             self.drop(server)
@@ -127,10 +112,6 @@ class Subscriptions:
     def tasks(self) -> list[asyncio.Task[None] | None]:
         return [subscriber.task for subscriber in self._subscribers.values()]
 
-    @property
-    def _one_is_enough(self) -> bool:
-        return self._client.topology.several and not self._client.topology.sharded
-
     def _leave(self, key: str) -> None:
         """Another server keeps `key` now: leave the former one, if no call goes there."""
         for server, former in list(self._subscribers.items()):
@@ -139,7 +120,8 @@ class Subscriptions:
                 self.drop(server)
 
     def _subscriber(self, server: Endpoint) -> Subscriber:
-        if self._one_is_enough and self._subscribers:
+        topology = self._client.topology
+        if topology.several and not topology.sharded and self._subscribers:
             return next(iter(self._subscribers.values()))
         if server not in self._subscribers:
             self._subscribers[server] = Subscriber(self, self._client, server)
@@ -152,7 +134,6 @@ class Subscriber:
     def __init__(self, subscriptions: Subscriptions, client: Listener, server: Endpoint) -> None:
         # The sessions with these keys had waiters at the last check.
         self.keys: set[str] = set()
-        # This task keeps the connection open.
         self.task: asyncio.Task[None] | None = None
         self._subscriptions = subscriptions
         self._client = client
@@ -160,17 +141,15 @@ class Subscriber:
         self._sharded = client.topology.sharded
         self._verb = "SSUBSCRIBE" if self._sharded else "SUBSCRIBE"
         self._connection: Connection | None = None
-        # This connection has these channels. True: the server has confirmed the channel.
+        # Whether the server has confirmed each channel of this connection.
         self._channels: dict[str, bool] = {}
         # The number of attempts that have ended since the server last confirmed a channel.
         self._attempts = 0
         # The oldest command since the last message was sent at this time, by the loop's clock.
         self._asked: float | None = None
-        # This timer calls `make_sure`.
         self._timer: asyncio.TimerHandle | None = None
 
-    def stands(self, key: str) -> bool:
-        """Whether the server has confirmed the channel of `key`."""
+    def is_confirmed(self, key: str) -> bool:
         return self._channels.get(self._channel(key), False)
 
     def join(self, key: str) -> None:
@@ -179,33 +158,32 @@ class Subscriber:
             self._subscribe(self._connection, key)
 
     def leave(self, keys: Iterable[str]) -> None:
-        """Leave the channels of `keys`: they have no waiters any more, or another server."""
         for key in self.keys.intersection(keys):
             self.keys.remove(key)
-            if self._sharded:
-                self._unsubscribe(self._channel(key))
+            channel = self._channel(key)
+            if self._sharded and channel in self._channels and self._connection is not None:
+                del self._channels[channel]
+                self._connection.send(packed("SUNSUBSCRIBE", channel))
 
     def watch(self) -> None:
         """A name has waiters: keep the connection open, and check that the server answers."""
         if self.task is None or self.task.done():
             self.task = begun(self._run(), "headgate-subscriber")
         if self._timer is None:
-            self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.make_sure)
+            self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.check_alive)
 
     def is_needed(self) -> bool:
-        """Whether a session waits for notifications from here. Leave the names without waiters."""
+        """Leave the names without waiters. Return whether others remain."""
         self.leave([key for key in self.keys if not self._waits(key)])
         return bool(self.keys)
 
-    def make_sure(self) -> None:
+    def check_alive(self) -> None:
         """Ask the server for a sign of life, and cut the connection if none came in time.
 
-        A network may drop a connection without telling either end. So a subscriber asks from time
-        to time, and when the connection for calls to the same server is lost.
+        A network may drop a connection without telling either end.
         """
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.halt()
+        self._timer = None
         if not self.is_needed() or self._connection is None:
             return
         if self._asked is not None and self._client.loop.time() - self._asked >= REPLY_TIMEOUT:
@@ -214,7 +192,7 @@ class Subscriber:
         if self._asked is None:
             # A repeated SUBSCRIBE changes nothing, and the server confirms it.
             self._subscribe(self._connection, next(iter(self.keys)))
-        self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.make_sure)
+        self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.check_alive)
 
     def halt(self) -> None:
         if self._timer is not None:
@@ -241,23 +219,15 @@ class Subscriber:
         self._channels.setdefault(self._channel(key), False)
         connection.send(packed(self._verb, self._channel(key)))
 
-    def _unsubscribe(self, channel: str) -> None:
-        if channel in self._channels and self._connection is not None:
-            del self._channels[channel]
-            self._connection.send(packed("SUNSUBSCRIBE", channel))
-
     async def _run(self) -> None:
-        """Keep a connection open until it is lost while no session waits.
-
-        The next session with waiters starts this again.
-        """
+        """Keep a connection open until it is lost while no session waits."""
         while True:
             if self._attempts:
                 await asyncio.sleep(pause(self._attempts, LONGEST))
             await trouble_of(self._connect())
             if not self._attempts:
-                # A confirmed channel was lost just now, or the first attempt has failed. The
-                # sessions ask for missed notifications, and say that they receive none now.
+                # A confirmed channel was lost, or the first attempt has failed. The sessions ask
+                # for missed notifications, and say that they receive none now.
                 self._subscriptions.poll(self.keys)
             self._attempts += 1
             if not any(map(self._waits, self.keys)):
@@ -267,21 +237,23 @@ class Subscriber:
         """Connect, subscribe, and return when the connection is lost."""
         over: asyncio.Future[None] = self._client.loop.create_future()
         connection = await self._server.connected()
-        its = self._connection = Connection(connection, self._replied, lambda lost: finished(over))
+        opened = self._connection = Connection(
+            connection, self._replied, lambda lost: finished(over)
+        )
         try:
             if self._sharded:
-                its.send(packed("SUBSCRIBE", self._client_channel))
+                opened.send(packed("SUBSCRIBE", self._client_channel))
             for channel, key in {self._channel(key): key for key in self.keys}.items():
                 if channel not in self._channels:
-                    self._subscribe(its, key)
+                    self._subscribe(opened, key)
             await over
         finally:
             self._connection, self._asked = None, None
             self._channels.clear()
-            its.close()
+            opened.close()
 
     def _replied(self, message: Any) -> None:
-        """Handle a message. A malformed one ends the connection, and the client connects again."""
+        """A malformed message ends the connection, and the client connects again."""
         assert self._connection is not None, "it brought the message"
         self._asked = None
         try:
@@ -304,8 +276,7 @@ class Subscriber:
 
     def _confirmed(self, channel: str) -> None:
         if self._channels.get(channel, True):
-            # The channel was confirmed already or left since. Or it is the client's own channel
-            # beside sharded ones: no session waits for its confirmation.
+            # It was confirmed already or left since, or is the client's own beside sharded ones.
             return
         self._attempts, self._channels[channel] = 0, True
         self._subscriptions.poll([channel.rpartition(":")[0]] if self._sharded else self.keys)
@@ -324,21 +295,13 @@ class Subscriber:
             self.keys -= moved  # The next call of each name finds its new server.
             for key in moved:
                 self._channels.pop(self._channel(key), None)
-        elif self._sharded and lacks_sharding(refusal):
+        elif self._sharded and (
+            is_denied("SSUBSCRIBE", refusal) or is_unknown("SSUBSCRIBE", refusal)
+        ):
             self._subscriptions.do_without_sharding()
         # Without SUBSCRIBE, sharded channels are enough, except while a slot moves.
-        elif not (self._sharded and denied("SUBSCRIBE", refusal)):
+        elif not (self._sharded and is_denied("SUBSCRIBE", refusal)):
             raise ResponseError(refusal)
-
-
-def lacks_sharding(refusal: str) -> bool:
-    """Whether the server is too old for sharded channels, or this user may subscribe to none."""
-    return denied("SSUBSCRIBE", refusal) or is_unknown("SSUBSCRIBE", refusal)
-
-
-def denied(command: str, refusal: str) -> bool:
-    """Whether this user may not use `command`."""
-    return refusal.startswith("NOPERM") and f"'{command.lower()}'" in refusal.lower()
 
 
 def finished(future: asyncio.Future[None]) -> None:

@@ -1,8 +1,4 @@
-"""Background tasks: work that headgate does in tasks of its own, for no particular caller.
-
-This module starts such work, sets the pause between two attempts, and turns the errors of such work
-into return values. It makes no connections itself.
-"""
+"""Background tasks of headgate's own: their start, their errors, and the pause between attempts."""
 
 from __future__ import annotations
 
@@ -16,10 +12,9 @@ from headgate.stores.redis.transport.failures import NotThereError
 
 T = TypeVar("T")
 S = TypeVar("S")
-# The seconds for which one server is asked alone. After that the next one is asked, too, and a late
-# answer of the first still counts.
+# After these seconds the next server is asked, too. A late answer of the first still counts.
 TURN = 0.25
-# The seconds before another attempt, doubled for each further one, with full jitter.
+# The most seconds before another attempt, doubled for each further one.
 BACKOFF = 0.05
 # This generator leaves the user's random state alone, and differs after a fork.
 JITTER = random.SystemRandom()
@@ -39,10 +34,7 @@ def begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
 
 def stop(task: asyncio.Task[Any]) -> None:
-    """Cancel `task`. If its loop does not run, close its coroutine instead.
-
-    A cancellation never reaches a task of a stopped loop.
-    """
+    """Cancel `task`, or close its coroutine if its loop does not run and cannot cancel it."""
     coroutine = task.get_coro()
     if task.get_loop().is_running():
         task.cancel()
@@ -52,7 +44,7 @@ def stop(task: asyncio.Task[Any]) -> None:
 
 
 def pause(attempt: int, longest: float) -> float:
-    """The seconds before another attempt, after `attempt` failed ones."""
+    """The seconds before another attempt, with full jitter, after `attempt` failed ones."""
     return JITTER.uniform(0, min(longest, BACKOFF * 2 ** min(attempt, 10)))
 
 
@@ -75,10 +67,7 @@ async def trouble_of(work: Coroutine[Any, Any, None]) -> Exception | None:
 
 
 class NoAnswerError(NotThereError):
-    """None of the servers had an answer.
-
-    `troubles` has the error of each server. None: the server replied that it does not know.
-    """
+    """`troubles` has the error of each server. None: it replied that it does not know."""
 
     def __init__(self, troubles: Mapping[Any, BaseException | None]) -> None:
         super().__init__("nobody answers")
@@ -90,24 +79,23 @@ async def first_answer(
 ) -> tuple[S, T]:
     """Return the server with the first answer, and the answer. Raise NoAnswerError if none has one.
 
-    The servers are asked in order. Each is asked as soon as the one before it has failed, or has
-    been silent for TURN seconds.
+    Each server is asked as soon as the one before it has failed, or was silent for TURN seconds.
     """
     left, troubles = list(asked), dict[S, BaseException | None]()
     asking: dict[asyncio.Task[T | None], S] = {}
     try:
         while left or asking:
             if left:
-                who = left.pop(0)
-                asking[begun(ask(who), "headgate-ask")] = who
+                server = left.pop(0)
+                asking[begun(ask(server), "headgate-ask")] = server
             done, _ = await asyncio.wait(
                 asking, timeout=TURN if left else None, return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
-                who = asking.pop(task)
-                troubles[who] = error_of(task)
-                if troubles[who] is None and (answer := task.result()) is not None:
-                    return who, answer
+                server = asking.pop(task)
+                troubles[server] = error_of(task)
+                if troubles[server] is None and (answer := task.result()) is not None:
+                    return server, answer
     finally:
         await ended(asking)
     raise NoAnswerError(troubles)

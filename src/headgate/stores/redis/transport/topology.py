@@ -1,16 +1,15 @@
 """Which server has a name's keys: a single one, the primary of a Sentinel, or one of a Cluster.
 
-A topology knows the servers, and can ask them for the present state. The client connects to them.
-The knowledge is a hint: a wrong server answers MOVED or READONLY, or not at all. Then the client
-asks for the state again.
+This knowledge is a hint: a wrong server answers MOVED or READONLY, or not at all. Then the client
+asks for the present state again.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from redis.crc import key_slot
 from redis.exceptions import AuthenticationError
@@ -19,46 +18,41 @@ from headgate.stores.redis.transport.endpoint import Endpoint
 from headgate.stores.redis.transport.failures import NotThereError, words
 from headgate.stores.redis.transport.tasks import NoAnswerError, first_answer
 
+T = TypeVar("T")
 # This generator leaves the user's random state alone, and differs after a fork.
 CHANCE = random.SystemRandom()
 NAMED = 3  # The most servers that an error names.
 # A Sentinel's channels, each with the positions of the service and of the new primary's host in a
-# message. The Sentinel that leads a failover publishes +switch-master only when all replicas follow
-# the new primary. +promoted-slave comes earlier, and only from the leading Sentinel, so both are
-# read.
+# message. The Sentinel that leads a failover publishes +switch-master late, when all replicas
+# follow the new primary. +promoted-slave comes earlier, but from that Sentinel only.
 NOTIFICATIONS = {"+switch-master": (0, 3), "+promoted-slave": (5, 2)}
 Suspects = Collection[Endpoint | None]  # These servers failed just now.
 
 
 class Topology(Protocol):
-    """The servers of one store.
+    """The servers of one store. Any loop and any thread may ask. Only `look` takes time."""
 
-    Any loop and any thread may ask. Only `look` takes time.
-    """
-
-    # The servers have functions, until one refuses them to this user, or has none.
+    # This user may call functions, may ask for INFO and may use sharded channels, as far as is
+    # known. Only a Cluster has sharded channels.
     functions: bool
-    # The servers answer INFO, until one refuses it to this user.
     informs: bool
-    # The store has several servers, each with its own names. One may be unavailable while the
-    # others answer.
+    sharded: bool
+    # The store has several servers, each with its own names.
     several: bool
     # It is equal for topologies with the same servers and the same settings.
     identity: Hashable
-    # The store is a Cluster with sharded channels, until a server refuses them or has none.
-    sharded: bool
 
     def where(self, key: str) -> Endpoint | None:
-        """The server of `key`, as far as is known. None: it is not known before a `look`."""
+        """The server of `key`, as far as is known."""
 
     def servers(self) -> Collection[Endpoint]:
         """The servers with names, as far as is known."""
 
     def anywhere(self) -> Endpoint | None:
-        """Any server of the store."""
+        """Any server of the store, as far as is known."""
 
     def server(self, host: str, port: int, source: Endpoint) -> Endpoint | None:
-        """The server that the server `source` has named. None: it is none of this store."""
+        """The server that `source` has named. None: it is none of this store."""
 
     def moved(self, slot: int, server: Endpoint) -> None:
         """From now on calls for `slot` go to `server`."""
@@ -70,53 +64,14 @@ class Topology(Protocol):
         """
 
 
-class Standalone:
-    """A single server, always the same."""
+class OnePrimary:
+    """A store with one server for all names."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, identity: Hashable, primary: Endpoint | None) -> None:
         self.functions = self.informs = True
         self.several = self.sharded = False
-        self.identity: Hashable = endpoint.identity
-        self._endpoint = endpoint
-
-    def where(self, key: str) -> Endpoint:
-        return self._endpoint
-
-    def servers(self) -> Collection[Endpoint]:
-        return [self._endpoint]
-
-    def anywhere(self) -> Endpoint:
-        return self._endpoint
-
-    def server(self, host: str, port: int, source: Endpoint) -> None:
-        """There is but one."""
-
-    def moved(self, slot: int, server: Endpoint) -> None:
-        """There is but one."""
-
-    async def look(self, suspects: Suspects) -> None:
-        """There is nothing to find out."""
-
-    def __str__(self) -> str:
-        return str(self._endpoint)
-
-
-class Sentinel:
-    """The primary of a service, as its Sentinels name it."""
-
-    def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
-        self.functions = self.informs = True
-        self.several = self.sharded = False
-        self.identity: Hashable = (
-            service,
-            like.identity,
-            frozenset(sentinel.identity for sentinel in sentinels),
-        )
-        self._like = like
-        self._sentinels = list(sentinels)
-        self._service = service
-        self._servers: dict[tuple[str, int], Endpoint] = {}
-        self._primary: Endpoint | None = None
+        self.identity = identity
+        self._primary = primary
 
     def where(self, key: str) -> Endpoint | None:
         return self._primary
@@ -133,18 +88,40 @@ class Sentinel:
     def moved(self, slot: int, server: Endpoint) -> None:
         """There is but one."""
 
+
+class Standalone(OnePrimary):
+    """A single server, always the same."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint.identity, endpoint)
+
+    async def look(self, suspects: Suspects) -> None:
+        """There is nothing to find out."""
+
+    def __str__(self) -> str:
+        return str(self._primary)
+
+
+class Sentinel(OnePrimary):
+    """The primary of a service, as its Sentinels name it."""
+
+    def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
+        identity = frozenset(sentinel.identity for sentinel in sentinels)
+        super().__init__((service, like.identity, identity), None)
+        self._like = like
+        self._sentinels = list(sentinels)
+        self._service = service
+        self._servers: dict[tuple[str, int], Endpoint] = {}
+
     async def look(self, suspects: Suspects) -> None:
         """Ask the Sentinels for the primary.
 
-        The Sentinel that answers is asked last the next time. So headgate does not rely for ever on
-        a Sentinel that lags behind.
+        The one that answers is asked last the next time. So headgate does not rely for ever on a
+        Sentinel that lags behind.
         """
-        try:
-            sentinel, address = await first_answer(self._sentinels, self._named_by)
-        except NoAnswerError as no_answer:
-            raise nothing_known(
-                no_answer.troubles, "Sentinel", f"a service named {self._service!r}"
-            ) from cause_of(no_answer.troubles)
+        sentinel, address = await answer_of(
+            self._sentinels, self._named_by, "Sentinel", f"a service named {self._service!r}"
+        )
         last = self._sentinels.index(sentinel) + 1
         self._sentinels = self._sentinels[last:] + self._sentinels[:last]
         self._believe(*address)
@@ -213,29 +190,25 @@ class Cluster:
 
     async def look(self, suspects: Suspects) -> None:
         known = list(self.servers())
-        known, seeds = (
-            CHANCE.sample(known, len(known)),
-            CHANCE.sample(self._seeds, len(self._seeds)),
+        shuffled = [
+            *CHANCE.sample(known, len(known)),
+            *CHANCE.sample(self._seeds, len(self._seeds)),
+        ]
+        source, ranges = await answer_of(
+            sorted(shuffled, key=suspects.__contains__),
+            self._slots_at,
+            "server",
+            "the slots of a Cluster",
         )
-        try:
-            server, ranges = await first_answer(
-                sorted([*known, *seeds], key=suspects.__contains__), self._slots_at
-            )
-        except NoAnswerError as no_answer:
-            raise nothing_known(
-                no_answer.troubles, "server", "the slots of a Cluster"
-            ) from cause_of(no_answer.troubles)
-        self._slots = {slot: owner for slots, owner in self._read(ranges, server) for slot in slots}
+        slots: dict[int, Endpoint] = {}
+        for first, last, (host, port, *_), *_ in ranges:
+            owner = self.server((host or b"").decode(), port, source)
+            slots.update(dict.fromkeys(range(first, last + 1), owner))
+        self._slots = slots
 
     async def _slots_at(self, server: Endpoint) -> Sequence[Any] | None:
         """The slots of the Cluster. None: the server was reset, or has joined no Cluster yet."""
         return await server.asked("CLUSTER", "SLOTS") or None
-
-    def _read(self, ranges: Sequence[Any], source: Endpoint) -> list[tuple[range, Endpoint]]:
-        return [
-            (range(first, last + 1), self.server((host or b"").decode(), port, source))
-            for first, last, (host, port, *_), *_ in ranges
-        ]
 
     def __str__(self) -> str:
         return f"Cluster at {', '.join(str(seed).partition('/')[0] for seed in self._seeds)}"
@@ -246,33 +219,33 @@ def slot_of(key: str) -> int:
     return int(key_slot(key.encode()))
 
 
-def nothing_known(
-    troubles: Mapping[Endpoint, BaseException | None], kind: str, what: str
-) -> NotThereError:
-    """The error that names the servers that could not be asked, out of how many, and why."""
-    mute = [
-        f"{server.place} ({words(trouble)})"
-        for server, trouble in troubles.items()
-        if trouble is not None
-    ]
-    more = f" and {len(mute) - NAMED} more" if len(mute) > NAMED else ""
-    told = (
-        f"{len(mute)} of {len(troubles)} {kind}s could not be asked, "
-        f"{', '.join(mute[:NAMED])}{more}"
-        if mute
-        else ""
-    )
-    knows = f"no {kind} knows {what}" if len(mute) < len(troubles) else ""
-    return NotThereError("; ".join(filter(None, (knows, told))) or f"no {kind} was named")
+async def answer_of(
+    servers: Sequence[Endpoint],
+    ask: Callable[[Endpoint], Coroutine[Any, Any, T | None]],
+    kind: str,
+    what: str,
+) -> tuple[Endpoint, T]:
+    """The first answer, with its server. The error names servers that could not be asked, and why.
 
-
-def cause_of(troubles: Mapping[Endpoint, BaseException | None]) -> BaseException | None:
-    """The cause of the error: any but a wrong password, if there is another.
-
-    The client does not retry when the cause is a wrong password.
+    Its cause is a wrong password only if there is no other. The client does not retry that.
     """
-    return max(
-        filter(None, troubles.values()),
-        key=lambda trouble: not isinstance(trouble, AuthenticationError),
+    try:
+        return await first_answer(servers, ask)
+    except NoAnswerError as no_answer:
+        troubles = no_answer.troubles
+    silent = {server: trouble for server, trouble in troubles.items() if trouble is not None}
+    reasons = []
+    if len(silent) < len(troubles):
+        reasons.append(f"no {kind} knows {what}")
+    if silent:
+        named = [f"{server.place} ({words(trouble)})" for server, trouble in silent.items()]
+        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+        reasons.append(
+            f"{len(silent)} of {len(troubles)} {kind}s could not be asked, "
+            f"{', '.join(named[:NAMED])}{more}"
+        )
+    raise NotThereError("; ".join(reasons) or f"no {kind} was named") from min(
+        silent.values(),
+        key=lambda trouble: isinstance(trouble, AuthenticationError),
         default=None,
     )

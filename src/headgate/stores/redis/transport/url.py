@@ -1,14 +1,14 @@
-"""Makes the topology from the user's `store`: a URL or a client object.
+"""Makes the topology from the user's `store`: a URL, or a client object of redis-py or valkey-py.
 
-This module parses it, and has the errors for values that headgate cannot use. It sends nothing. It
-only reads the attributes of a client object. The object may come from redis-py or valkey-py. It may
-be made for one server, Sentinel or a Cluster, and for asyncio or threads.
+The client may be made for one server, Sentinel or a Cluster, and for asyncio or threads. This
+module only reads its attributes, and sends nothing.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -28,16 +28,14 @@ from headgate.validation import seconds, show
 
 SENTINEL_PORT = 26379
 SERVER_PORT = 6379
-# A URL has one of these forms, by the part of its scheme behind the plus sign.
+# The form of a URL, by the part of its scheme behind the plus sign.
 FORMS = {
     "": "redis://user:password@host:6379/0",
     "sentinel": "redis+sentinel://user:password@host:26379,host:26379/service/0",
     "cluster": "redis+cluster://user:password@host:6379,host:6379",
 }
-
-
 # headgate uses these parameters of a URL.
-WRITTEN = (
+PARAMETERS = (
     "client_name",
     "db",
     "password",
@@ -60,31 +58,42 @@ def topology_of(where: Any) -> Topology:
 def of_url(where: str) -> Topology:
     scheme = where.partition("://")[0]
     form = scheme.partition("+")[2]
-    check_words(where, scheme)
-    found = read(READERS[form], where)
-    if found is None:
+    topology, query = None, query_of(where)
+    if query is not None:
+        check_parameters(query, scheme)
+        # The wrong part may belong to a password, so the error of the parser is not shown.
+        with suppress(ValueError, TypeError, redis.RedisError):
+            topology = READERS[form](where)
+    if topology is None:
         raise ValueError(
             f"store='{scheme}://...' is not a URL that headgate can read; write it as "
             f"{FORMS[form]}, with what is special in a password percent-encoded "
             "(urllib.parse.quote)."
         )
-    return found
+    return topology
 
 
-def check_words(where: str, scheme: str) -> None:
-    """Raise ValueError for a parameter that neither redis-py nor headgate reads.
+def query_of(where: str) -> str | None:
+    """None: the URL cannot be parsed."""
+    try:
+        query = urlsplit(where).query
+    except ValueError:
+        return None
+    # A password that was not percent-encoded: its rest was taken for another part of the URL.
+    return None if "#" in where or "@" in query else query
 
-    A parameter that redis-py reads is accepted, even if headgate does not use it.
-    """
+
+def check_parameters(query: str, scheme: str) -> None:
+    """Raise ValueError for a parameter that neither redis-py nor headgate reads."""
     secure, sentinel = scheme.startswith("rediss"), scheme.endswith("+sentinel")
-    names = words_of(
+    names = settings_of(
         SSLConnection if secure else UnixDomainSocketConnection if scheme == "unix" else Connection
     )
     known = names | POOLED
-    its = {f"sentinel_{name}" for name in known} if sentinel else set()
-    for name in query_of(where):
-        if name not in known | its:
-            near = get_close_matches(name, [*WRITTEN, *(names | its)], 1)
+    of_sentinels = {f"sentinel_{name}" for name in known} if sentinel else set()
+    for name, _ in parse_qsl(query, keep_blank_values=True):
+        if name not in known | of_sentinels:
+            near = get_close_matches(name, [*PARAMETERS, *(names | of_sentinels)], 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             tls = (
                 "begin the URL with rediss for TLS; "
@@ -96,38 +105,8 @@ def check_words(where: str, scheme: str) -> None:
             ] * sentinel
             raise ValueError(
                 f"store='{scheme}://...' has the parameter {show(name)}, which headgate does not "
-                f"know; {hint}{tls}it knows {', '.join(WRITTEN)}{''.join(more)}."
+                f"know; {hint}{tls}it knows {', '.join(PARAMETERS)}{''.join(more)}."
             )
-
-
-def query_of(where: str) -> list[str]:
-    """The names of a URL's parameters.
-
-    The list is empty if a part of a password may look like parameters.
-    """
-    try:
-        query = urlsplit(where).query
-    except ValueError:
-        return []
-    return (
-        []
-        if "#" in where or "@" in query
-        else [name for name, _ in parse_qsl(query, keep_blank_values=True)]
-    )
-
-
-def read(reader: Callable[[str], Topology], where: str) -> Topology | None:
-    """The topology of the URL. None: redis-py or headgate cannot parse the URL.
-
-    The wrong part may belong to a password, so the error of the parser is not shown.
-    """
-    try:
-        parts = urlsplit(where)
-        # A password that was not percent-encoded: its rest was taken for another part of the URL.
-        cut = "#" in where or "@" in parts.query
-        return None if cut else reader(where)
-    except (ValueError, TypeError, redis.RedisError):
-        return None
 
 
 def of_server(where: str) -> Standalone:
@@ -139,32 +118,23 @@ def of_server(where: str) -> Standalone:
 
 
 def of_sentinel(where: str) -> Sentinel:
-    """Parse redis+sentinel://user:password@host:port,host:port/service/db.
-
-    The credentials are for the servers, not for the Sentinels.
-    """
+    """The credentials are for the servers, and sentinel_... parameters for the Sentinels."""
     parts = urlsplit(where)
     service, _, database = parts.path.strip("/").partition("/")
     if not service or not is_number(database):
         raise ValueError("no service")
-    words, its_words = split_words(parts.query)
+    options, sentinel_options = dict[str, str](), dict[str, str]()
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name.startswith("sentinel_"):
+            sentinel_options[name.removeprefix("sentinel_")] = value
+        else:
+            options[name] = value
     scheme, login = parts.scheme.partition("+")[0], login_of(parts.netloc)
-    like = endpoint_of(f"{scheme}://{login}localhost/{database}?{urlencode(words)}")
-    tls = {name: value for name, value in words.items() if name.startswith(("ssl_", "socket_"))}
-    its_like = endpoint_of(f"{scheme}://localhost/?{urlencode({**tls, **its_words})}")
-    sentinels = [its_like.at(*address) for address in addresses(parts.netloc, SENTINEL_PORT)]
+    like = endpoint_of(f"{scheme}://{login}localhost/{database}?{urlencode(options)}")
+    both = {name: value for name, value in options.items() if name.startswith(("ssl_", "socket_"))}
+    sentinel = endpoint_of(f"{scheme}://localhost/?{urlencode({**both, **sentinel_options})}")
+    sentinels = [sentinel.at(*address) for address in addresses(parts.netloc, SENTINEL_PORT)]
     return Sentinel(like, sentinels, unquote(service))
-
-
-def split_words(query: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The options for the servers, and those for the Sentinels (sentinel_...)."""
-    words = dict(parse_qsl(query, keep_blank_values=True))
-    its = {
-        name.removeprefix("sentinel_"): words.pop(name)
-        for name in list(words)
-        if name.startswith("sentinel_")
-    }
-    return words, its
 
 
 def of_cluster(where: str) -> Cluster:
@@ -185,7 +155,6 @@ READERS: dict[str, Callable[[str], Topology]] = {
 
 
 def endpoint_of(url: str) -> Endpoint:
-    """The endpoint of a URL, as redis-py parses it."""
     pool = redis.asyncio.ConnectionPool.from_url(url)
     timeout = pool.connection_kwargs.get("socket_connect_timeout")
     seconds("store", "socket_connect_timeout", CONNECT_TIMEOUT if timeout is None else timeout)
@@ -195,12 +164,11 @@ def endpoint_of(url: str) -> Endpoint:
 
 
 def login_of(netloc: str) -> str:
-    login, found, _ = netloc.rpartition("@")
-    return login + found
+    return netloc[: netloc.rfind("@") + 1]
 
 
 def addresses(netloc: str, port: int) -> list[tuple[str, int]]:
-    """The addresses in host:port,host:port. `port` is the default."""
+    """The addresses in host:port,host:port, with the default `port`."""
     parts = [urlsplit(f"//{part}") for part in netloc.rpartition("@")[2].split(",")]
     if not all(part.hostname and part.port != 0 and " " not in part.netloc for part in parts):
         raise ValueError("no host")
@@ -236,10 +204,7 @@ def of_client(where: Any) -> Topology:
 
 
 def refuse_imitations(*kinds: type[Any]) -> None:
-    """Raise TypeError for a client without a server.
-
-    headgate would try to connect to the made-up address of such a client.
-    """
+    """Raise TypeError for a client without a server. Its address is made up."""
     if any(
         base.__module__.partition(".")[0] == "fakeredis" for kind in kinds for base in kind.__mro__
     ):
@@ -270,7 +235,7 @@ def of_sentinel_pool(pool: Any) -> Sentinel:
         "force_master_ip", getattr(pool.sentinel_manager, "_force_master_ip", None)
     )
     pools = [client.connection_pool for client in pool.sentinel_manager.sentinels]
-    sentinels = [endpoint_like(its.connection_class, its.connection_kwargs) for its in pools]
+    sentinels = [endpoint_like(each.connection_class, each.connection_kwargs) for each in pools]
     return Sentinel(
         endpoint_like(pool.connection_class, pool.connection_kwargs), sentinels, pool.service_name
     )
@@ -278,13 +243,23 @@ def of_sentinel_pool(pool: Any) -> Sentinel:
 
 def endpoint_like(connection_class: type[Any], settings: Mapping[str, Any]) -> Endpoint:
     kind = kind_of(connection_class)
-    refuse_what_is_lost(kind, settings.items())
-    its = {name: value for name, value in settings.items() if name in words_of(kind)}
-    if connection_class.__module__.startswith("valkey") and not its.get("ssl_check_hostname"):
-        # False is the default of valkey-py's clients, not the user's choice: headgate checks host
-        # names.
-        its.pop("ssl_check_hostname", None)
-    return Endpoint(kind, its)
+    known = settings_of(kind)
+    lost = [
+        name
+        for name, value in settings.items()
+        if value and name.startswith("ssl_") and name not in known
+    ]
+    # To drop a certificate check of the client silently would be unsafe.
+    if lost and kind is SSLConnection:
+        raise TypeError(
+            f"store= got a client with {', '.join(sorted(lost))}, which redis-py's asyncio "
+            "connections do not have: give headgate a rediss:// URL, or a client without."
+        )
+    kept = {name: value for name, value in settings.items() if name in known}
+    if connection_class.__module__.startswith("valkey") and not kept.get("ssl_check_hostname"):
+        # False is the default of valkey-py, not the user's choice: headgate checks host names.
+        kept.pop("ssl_check_hostname", None)
+    return Endpoint(kind, kept)
 
 
 def kind_of(connection_class: type[Any]) -> type[AbstractConnection]:
@@ -302,25 +277,6 @@ def kind_of(connection_class: type[Any]) -> type[AbstractConnection]:
     )
 
 
-def refuse_what_is_lost(
-    kind: type[AbstractConnection], settings: Iterable[tuple[str, Any]]
-) -> None:
-    """Raise TypeError if headgate's connections lack a certificate check of the client.
-
-    Dropping such a check silently would be unsafe.
-    """
-    lost = [
-        name
-        for name, value in settings
-        if value and name.startswith("ssl_") and name not in words_of(kind)
-    ]
-    if lost and kind is SSLConnection:
-        raise TypeError(
-            f"store= got a client with {', '.join(sorted(lost))}, which redis-py's asyncio "
-            "connections do not have: give headgate a rediss:// URL, or a client without."
-        )
-
-
 def refuse_other_addresses(name: str, value: object) -> None:
     if value is not None:
         raise TypeError(
@@ -330,7 +286,7 @@ def refuse_other_addresses(name: str, value: object) -> None:
         )
 
 
-def words_of(kind: type[AbstractConnection]) -> set[str]:
+def settings_of(kind: type[AbstractConnection]) -> set[str]:
     """The names of the settings that a connection of this class accepts."""
     makers = [vars(base)["__init__"] for base in kind.__mro__[:-1] if "__init__" in vars(base)]
     return {name for maker in makers for name in inspect.signature(maker).parameters}
