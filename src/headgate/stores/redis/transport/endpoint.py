@@ -95,14 +95,11 @@ class Endpoint:
     def __init__(self, kind: type[AbstractConnection], settings: Mapping[str, Any]) -> None:
         self._kind = kind
         self._settings = {
-            "socket_connect_timeout": CONNECT_TIMEOUT,
-            **{
-                name: value
-                for name, value in settings.items()
-                if name in USED or name.startswith("ssl_")
-            },
+            name: value
+            for name, value in settings.items()
+            if name in USED or name.startswith("ssl_")
         }
-        if self._settings["socket_connect_timeout"] is None:
+        if self._settings.get("socket_connect_timeout") is None:
             self._settings["socket_connect_timeout"] = CONNECT_TIMEOUT
         if self._settings.get("db"):
             # hiredis can crash when it converts a number itself: see `packed` in connection.py.
@@ -198,12 +195,9 @@ class Endpoint:
 
     def blocking(self, timeout: float) -> redis.connection.AbstractConnection:
         """A new connection for a thread without a loop. Each reply may take `timeout` seconds."""
-        kind = BLOCKING[next(kind for kind in BLOCKING if issubclass(self._kind, kind))]
-        connection: redis.connection.AbstractConnection = kind(
-            **{
-                **self._settings,
-                "socket_connect_timeout": min(timeout, self._settings["socket_connect_timeout"]),
-            },
+        connect_timeout = min(timeout, self._settings["socket_connect_timeout"])
+        connection: redis.connection.AbstractConnection = BLOCKING[self._kind](
+            **{**self._settings, "socket_connect_timeout": connect_timeout},
             socket_timeout=timeout,
             retry=BlockingRetry(NoBackoff(), 0),
             health_check_interval=0,

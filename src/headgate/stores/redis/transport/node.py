@@ -116,10 +116,9 @@ class Retrying(Protocol):
 class Router(Protocol):
     """The part of the client that a node uses."""
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-    @property
-    def topology(self) -> Topology: ...
+    loop: asyncio.AbstractEventLoop
+    topology: Topology
+
     @property
     def reconnection(self) -> Retrying: ...
     def answered(self, call: Call, reply: Any, node: Node) -> None: ...
@@ -288,19 +287,20 @@ class Node:
         ):
             self._create_keys(call)
             return
+        reconnection, demoted = self.client.reconnection, refusal.startswith("READONLY")
         if refusal.startswith("CLUSTERDOWN"):
             call.sender.node = None
-            self.client.reconnection.check_topology(self)
-        demoted = refusal.startswith("READONLY")
-        self.client.reconnection.note_reply(call)
-        if not self.client.reconnection.may_retry(call):
+            reconnection.check_topology(self)
+        reconnection.note_reply(call)
+        again = call._replace(there=None, sent_on=call.sent_on and demoted)
+        if not reconnection.may_retry(call):
             self._answer_with(call, refusal)
         elif demoted:
-            self.client.reconnection.add_unrouted(call._replace(there=None))
+            reconnection.add_unrouted(again)
         elif refusal.startswith(UNREADY):
-            self._postpone(call._replace(there=None, sent_on=False), refusal)
+            self._postpone(again, refusal)
         else:
-            self.client.send_later(call._replace(there=None, sent_on=False))
+            self.client.send_later(again)
         if demoted:
             self.cut(ReadOnlyError(refusal))
 

@@ -26,7 +26,8 @@ from headgate.stores.redis.transport.tasks import begun, pause, stop, trouble_of
 from headgate.stores.redis.transport.topology import slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
+    from collections.abc import Iterable
+    from weakref import WeakValueDictionary
 
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.node import Sender
@@ -38,14 +39,11 @@ LONGEST = 5.0  # The longest pause before another attempt, in seconds.
 class Listener(Protocol):
     """The part of the client that its subscriptions use."""
 
-    @property
-    def id(self) -> str: ...
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-    @property
-    def topology(self) -> Topology: ...
-    @property
-    def senders(self) -> MutableMapping[str, Sender]: ...
+    id: str
+    loop: asyncio.AbstractEventLoop
+    topology: Topology
+    senders: WeakValueDictionary[str, Sender]
+
     def reaches(self, server: Endpoint) -> bool: ...
 
 
@@ -139,7 +137,7 @@ class Subscriber:
         self._client = client
         self._server = server
         self._sharded = client.topology.sharded
-        self._verb = "SSUBSCRIBE" if self._sharded else "SUBSCRIBE"
+        self._client_channel = f"headgate:{client.id}"
         self._connection: Connection | None = None
         # Whether the server has confirmed each channel of this connection.
         self._channels: dict[str, bool] = {}
@@ -155,7 +153,7 @@ class Subscriber:
     def join(self, key: str) -> None:
         self.keys.add(key)
         if self._connection is not None and self._channel(key) not in self._channels:
-            self._subscribe(self._connection, key)
+            self._subscribe(self._connection, self._channel(key))
 
     def leave(self, keys: Iterable[str]) -> None:
         for key in self.keys.intersection(keys):
@@ -191,7 +189,7 @@ class Subscriber:
             return
         if self._asked is None:
             # A repeated SUBSCRIBE changes nothing, and the server confirms it.
-            self._subscribe(self._connection, next(iter(self.keys)))
+            self._subscribe(self._connection, self._channel(next(iter(self.keys))))
         self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.check_alive)
 
     def halt(self) -> None:
@@ -206,18 +204,14 @@ class Subscriber:
     def _channel(self, key: str) -> str:
         return f"{key}:{self._client.id}" if self._sharded else self._client_channel
 
-    @property
-    def _client_channel(self) -> str:
-        return f"headgate:{self._client.id}"
-
     def _waits(self, key: str) -> bool:
         return key in self._client.senders and self._client.senders[key].waits
 
-    def _subscribe(self, connection: Connection, key: str) -> None:
+    def _subscribe(self, connection: Connection, channel: str) -> None:
         if self._asked is None:
             self._asked = self._client.loop.time()
-        self._channels.setdefault(self._channel(key), False)
-        connection.send(packed(self._verb, self._channel(key)))
+        self._channels.setdefault(channel, False)
+        connection.send(packed("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", channel))
 
     async def _run(self) -> None:
         """Keep a connection open until it is lost while no session waits."""
@@ -243,9 +237,9 @@ class Subscriber:
         try:
             if self._sharded:
                 opened.send(packed("SUBSCRIBE", self._client_channel))
-            for channel, key in {self._channel(key): key for key in self.keys}.items():
+            for channel in map(self._channel, self.keys):
                 if channel not in self._channels:
-                    self._subscribe(opened, key)
+                    self._subscribe(opened, channel)
             await over
         finally:
             self._connection, self._asked = None, None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Coroutine, Hashable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from redis.crc import key_slot
 from redis.exceptions import AuthenticationError
@@ -29,30 +29,39 @@ NOTIFICATIONS = {"+switch-master": (0, 3), "+promoted-slave": (5, 2)}
 Suspects = Collection[Endpoint | None]  # These servers failed just now.
 
 
-class Topology(Protocol):
-    """The servers of one store. Any loop and any thread may ask. Only `look` takes time."""
+class Topology:
+    """The servers of one store. Any loop and any thread may ask. Only `look` takes time.
+
+    Here one primary has all names. A Cluster replaces each method.
+    """
 
     # This user may call functions, may ask for INFO and may use sharded channels, as far as is
     # known. Only a Cluster has sharded channels.
-    functions: bool
-    informs: bool
-    sharded: bool
+    functions = informs = True
+    sharded = False
     # The store has several servers, each with its own names.
-    several: bool
-    # It is equal for topologies with the same servers and the same settings.
-    identity: Hashable
+    several = False
+
+    def __init__(self, identity: Hashable, primary: Endpoint | None) -> None:
+        # It is equal for topologies with the same servers and the same settings.
+        self.identity = identity
+        self._primary = primary
 
     def where(self, key: str) -> Endpoint | None:
         """The server of `key`, as far as is known."""
+        return self._primary
 
     def servers(self) -> Collection[Endpoint]:
         """The servers with names, as far as is known."""
+        return [] if self._primary is None else [self._primary]
 
     def anywhere(self) -> Endpoint | None:
         """Any server of the store, as far as is known."""
+        return self._primary
 
     def server(self, host: str, port: int, source: Endpoint) -> Endpoint | None:
         """The server that `source` has named. None: it is none of this store."""
+        return None
 
     def moved(self, slot: int, server: Endpoint) -> None:
         """From now on calls for `slot` go to `server`."""
@@ -64,45 +73,17 @@ class Topology(Protocol):
         """
 
 
-class OnePrimary:
-    """A store with one server for all names."""
-
-    def __init__(self, identity: Hashable, primary: Endpoint | None) -> None:
-        self.functions = self.informs = True
-        self.several = self.sharded = False
-        self.identity = identity
-        self._primary = primary
-
-    def where(self, key: str) -> Endpoint | None:
-        return self._primary
-
-    def servers(self) -> Collection[Endpoint]:
-        return [] if self._primary is None else [self._primary]
-
-    def anywhere(self) -> Endpoint | None:
-        return self._primary
-
-    def server(self, host: str, port: int, source: Endpoint) -> None:
-        """There is but one."""
-
-    def moved(self, slot: int, server: Endpoint) -> None:
-        """There is but one."""
-
-
-class Standalone(OnePrimary):
+class Standalone(Topology):
     """A single server, always the same."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint.identity, endpoint)
 
-    async def look(self, suspects: Suspects) -> None:
-        """There is nothing to find out."""
-
     def __str__(self) -> str:
         return str(self._primary)
 
 
-class Sentinel(OnePrimary):
+class Sentinel(Topology):
     """The primary of a service, as its Sentinels name it."""
 
     def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
@@ -158,12 +139,13 @@ class Sentinel(OnePrimary):
         return f"{self._service} by Sentinel at {places}"
 
 
-class Cluster:
+class Cluster(Topology):
     """The primaries of a Cluster, each with its slots."""
 
+    several = sharded = True
+
     def __init__(self, seeds: Sequence[Endpoint]) -> None:
-        self.functions = self.informs = self.several = self.sharded = True
-        self.identity: Hashable = frozenset(seed.identity for seed in seeds)
+        super().__init__(frozenset(seed.identity for seed in seeds), None)
         self._seeds = seeds
         self._servers: dict[tuple[str, int], Endpoint] = {}
         self._slots: dict[int, Endpoint] = {}

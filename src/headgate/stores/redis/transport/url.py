@@ -95,17 +95,14 @@ def check_parameters(query: str, scheme: str) -> None:
         if name not in known | of_sentinels:
             near = get_close_matches(name, [*PARAMETERS, *(names | of_sentinels)], 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            tls = (
-                "begin the URL with rediss for TLS; "
-                if name.startswith("ssl_") and not secure
-                else ""
-            )
-            more = [TLS] * secure + [
-                ", and each with sentinel_ before it for the Sentinels"
-            ] * sentinel
+            plain = name.startswith("ssl_") and not secure
+            tls = "begin the URL with rediss for TLS; " if plain else ""
+            more = TLS if secure else ""
+            if sentinel:
+                more += ", and each with sentinel_ before it for the Sentinels"
             raise ValueError(
                 f"store='{scheme}://...' has the parameter {show(name)}, which headgate does not "
-                f"know; {hint}{tls}it knows {', '.join(PARAMETERS)}{''.join(more)}."
+                f"know; {hint}{tls}it knows {', '.join(PARAMETERS)}{more}."
             )
 
 
@@ -183,12 +180,16 @@ def is_number(text: str) -> bool:
 
 
 def of_client(where: Any) -> Topology:
-    known = any(
-        base.__module__.partition(".")[0] in ("redis", "valkey") for base in type(where).__mro__
-    )
+    packages = packages_of(type(where))
+    known = packages & {"redis", "valkey"}
     nodes = getattr(where, "nodes_manager", None) if known else None
     pool: Any = getattr(where, "connection_pool", None) if known else None
-    refuse_imitations(type(where), getattr(pool, "connection_class", object))
+    if "fakeredis" in packages | packages_of(getattr(pool, "connection_class", object)):
+        raise TypeError(
+            "store= got a client of fakeredis, which no other process shares and which does not "
+            "run headgate's script; in tests leave store out, with headgate.testing.ManualClock "
+            "for the time, or give it the URL of a redis-server."
+        )
     if nodes is not None:
         return of_cluster_client(nodes)
     if hasattr(pool, "sentinel_manager"):
@@ -203,16 +204,9 @@ def of_client(where: Any) -> Topology:
     )
 
 
-def refuse_imitations(*kinds: type[Any]) -> None:
-    """Raise TypeError for a client without a server. Its address is made up."""
-    if any(
-        base.__module__.partition(".")[0] == "fakeredis" for kind in kinds for base in kind.__mro__
-    ):
-        raise TypeError(
-            "store= got a client of fakeredis, which no other process shares and which does not "
-            "run headgate's script; in tests leave store out, with headgate.testing.ManualClock "
-            "for the time, or give it the URL of a redis-server."
-        )
+def packages_of(kind: type[Any]) -> set[str]:
+    """The packages of a class and its bases."""
+    return {base.__module__.partition(".")[0] for base in kind.__mro__}
 
 
 def of_cluster_client(nodes: Any) -> Cluster:
