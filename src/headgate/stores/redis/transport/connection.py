@@ -1,8 +1,7 @@
 """One connection: commands go out, replies come in, in the same order, many in flight at once.
 
-redis-py connects, logs in and negotiates TLS. Then the connection takes over the transport: a call
-through redis-py's own reader costs a quarter more (benchmarks, bucket-turn). hiredis encodes and
-parses the protocol.
+redis-py connects, logs in and negotiates TLS. Then this module takes over the transport: a call
+through redis-py's own reader costs a quarter more (benchmarks, bucket-turn).
 """
 
 from __future__ import annotations

@@ -116,7 +116,6 @@ class Endpoint:
         )
 
     def at(self, host: str, port: int) -> Endpoint:
-        """The server at this address, with the settings of this one."""
         return Endpoint(self._kind, {**self._settings, "host": host, "port": port})
 
     @property
@@ -124,10 +123,7 @@ class Endpoint:
         return str(self._settings.get("host", "localhost"))
 
     def connection(self) -> AbstractConnection:
-        """A new connection, not connected yet.
-
-        It never repeats a command, decodes a reply or closes by itself.
-        """
+        """A new connection. It never repeats a command, decodes a reply or closes by itself."""
         connection = self._kind(
             **self._settings,
             socket_timeout=None,
@@ -139,10 +135,10 @@ class Endpoint:
         return connection
 
     async def connected(self) -> AbstractConnection:
-        """A new connection, connected and logged in.
+        """A new connection, logged in.
 
-        The timeout is headgate's own: redis-py's does not end the wait for a server that accepts
-        the connection and then sends nothing.
+        The timeout is headgate's own. redis-py would wait for a server that accepts the connection
+        and then sends nothing.
         """
         connection, loop = self.connection(), asyncio.get_running_loop()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hiredis import HiredisError
@@ -20,31 +21,27 @@ EVERY = 600.0  # The seconds between two checks: the policy can change while the
 _warned: set[str] = set()  # Each of these servers has had its warning.
 
 
+@dataclass
 class Eviction:
     """Checks one server when the client connects, and from time to time."""
 
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        topology: Topology,
-        endpoint: Endpoint,
-        send: Callable[..., None],
-    ) -> None:
-        self._loop = loop
-        self._topology = topology
-        self._endpoint = endpoint
-        self._send = send
-        self._timer = loop.call_later(0.0, self._ask)
+    loop: AbstractEventLoop
+    topology: Topology
+    endpoint: Endpoint
+    send: Callable[..., None]
+
+    def __post_init__(self) -> None:
+        self._timer = self.loop.call_later(0.0, self._ask)
 
     def _ask(self) -> None:
-        if self._topology.informs:
-            self._send(self._check_policy, "INFO", "memory")
-            self._timer = self._loop.call_later(EVERY, self._ask)
+        if self.topology.informs:
+            self.send(self._check_policy, "INFO", "memory")
+            self._timer = self.loop.call_later(EVERY, self._ask)
 
     def _check_policy(self, reply: Any) -> None:
-        where = str(self._endpoint)
+        where = str(self.endpoint)
         if isinstance(reply, HiredisError):
-            self._topology.informs = not str(reply).startswith("NOPERM")
+            self.topology.informs = not str(reply).startswith("NOPERM")
         elif (policy := dangerous(reply.decode())) and where not in _warned:
             _warned.add(where)
             log(

@@ -60,20 +60,14 @@ def kind_of(lost: BaseException) -> Reason | None:
         return "tls"
     if isinstance(lost, gaierror):
         return "unresolvable"
-    if (
-        isinstance(lost, OSError)
-        and (numbers := numbers_in(lost))
-        and numbers <= {ECONNREFUSED, ENOENT}
-    ):
-        return "refused"
+    if isinstance(lost, OSError):
+        # asyncio joins the errors of all addresses of a host into one text.
+        numbers = {int(number) for number in re.findall(r"\[Errno (\d+)]", f"{lost}")}
+        if (numbers or {lost.errno or 0}) <= {ECONNREFUSED, ENOENT}:
+            return "refused"
     if isinstance(lost, (TimeoutError, redis.exceptions.TimeoutError)):
         return "timeout"
     return "reply" if isinstance(lost, (ResponseError, redis.exceptions.InvalidResponse)) else None
-
-
-def numbers_in(lost: OSError) -> set[int]:
-    """The errno numbers. asyncio joins the errors of all addresses of a host into one text."""
-    return {int(number) for number in re.findall(r"\[Errno (\d+)]", f"{lost}")} or {lost.errno or 0}
 
 
 def wants_login(refusal: str) -> bool:
@@ -92,22 +86,16 @@ def words(lost: BaseException) -> str:
         return WANTS_LOGIN
     if isinstance(lost, (ResponseError, StoreError, NotThereError)):
         return str(lost).partition(REPEATED)[0]
-    certificate = next(
-        (
-            each.verify_message
-            for each in chain(lost)
-            if isinstance(each, ssl.SSLCertVerificationError)
-        ),
-        None,
-    )
-    return ": ".join(filter(None, (type(lost).__name__, WORDS.get(reason_of(lost)), certificate)))
+    parts = [type(lost).__name__, WORDS.get(reason_of(lost))]
+    refusals = (each for each in chain(lost) if isinstance(each, ssl.SSLCertVerificationError))
+    parts += [refusal.verify_message for refusal in refusals][:1]
+    return ": ".join(filter(None, parts))
 
 
 def shown_cause(lost: BaseException) -> BaseException:
-    """`lost`, for a traceback, or a substitute if its text repeats a login."""
-    return (
-        NotThereError(words(lost)) if any(REPEATED in f"{each}" for each in chain(lost)) else lost
-    )
+    """`lost`, or a substitute if its text repeats a login."""
+    repeats = any(REPEATED in f"{each}" for each in chain(lost))
+    return NotThereError(words(lost)) if repeats else lost
 
 
 def cannot(topology: object, lost: BaseException) -> StoreError:

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.topology import Topology
 
 LIBRARY = "library"  # This stands for the library in `Node._loading`.
-# A client of several servers closes a connection after these seconds without a call.
-IDLE = 60.0
+IDLE = 60.0  # A client of several servers closes a connection after these seconds.
 # With these errors the server refuses every call, before the script begins.
 UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")
 # With these errors it refuses the calls of one name, because the name's slot is moving.
@@ -132,8 +131,8 @@ class Router(Protocol):
 class Node:
     def __init__(self, client: Router, endpoint: Endpoint, connection: AbstractConnection) -> None:
         self.endpoint = endpoint
-        # The node is in the middle of sending. The garbage collector may release permits there, and
-        # their calls must not be sent in between.
+        # The garbage collector may release permits in the middle of sending. Their calls must not
+        # be sent in between.
         self.sending = False
         self.closed = False
         # These calls and callbacks get the next replies, in the order of the commands.
@@ -147,8 +146,7 @@ class Node:
         self._refusal = ""
         # This timer sends the first of them again.
         self._retry_timer: asyncio.TimerHandle | None = None
-        # These scripts, or the library, are being loaded. A call that needs one comes behind, and
-        # need not load it again.
+        # These scripts, or the library, are being loaded. A call that needs one comes behind.
         self._loading: set[str] = set()
         # This timer checks whether the oldest call was answered in time.
         self._watch: asyncio.TimerHandle | None = None
@@ -162,7 +160,6 @@ class Node:
 
     @property
     def cannot_send(self) -> bool:
-        """The garbage collector may release a permit in the middle of sending."""
         return self.sending or self.closed
 
     @property
@@ -320,7 +317,7 @@ class Node:
         self.say(call._replace(keys_created=True))
 
     def _postpone(self, call: Call, refusal: str) -> None:
-        """Let the call wait. The waiting calls are sent one by one, until one is answered."""
+        """The waiting calls are sent one by one, until one is answered."""
         self.waiting.append(call)
         self._refusal = refusal
         self.client.reconnection.watch_deadline(call)
@@ -353,7 +350,7 @@ class Node:
             self.client.send_again(call)
 
     def check_deadlines(self) -> None:
-        """Answer the calls that have waited for long enough with the server's refusal."""
+        """Answer the calls that may not be retried any more with the server's refusal."""
         may_retry = self.client.reconnection.may_retry
         for call in self._take_waiting(lambda call: not may_retry(call)):
             self._answer_with(call, self._refusal)

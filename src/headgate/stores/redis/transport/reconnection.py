@@ -86,15 +86,15 @@ class Reconnection:
         self.met = False
         # These calls have no connection, by server. None: their server is not known.
         self.unrouted: dict[Endpoint | None, list[Call]] = {}
-        # These servers failed, each with this last error. Before another attempt the client asks
-        # where the names are.
+        # These servers failed with these errors. Before another attempt the client asks where the
+        # names are.
         self.suspects: dict[Endpoint | None, Exception] = {}
         # The number of attempts to reach each server since its last answer.
         self.attempts: dict[Endpoint | None, int] = {}
-        # These parts of the store have answered no call since a call to them was abandoned. New
-        # calls are not retried there.
+        # These parts of the store have answered no call since one was abandoned. New calls are not
+        # retried there.
         self.abandoned: set[Endpoint | None] = set()
-        # These parts of the store have answered neither a call nor a PING since they failed.
+        # These parts have answered neither a call nor a PING since they failed.
         self.unavailable: set[Endpoint | None] = set()
         self.offers = Offers(loop)
         # This timer ends at the earliest retry deadline.
@@ -139,11 +139,7 @@ class Reconnection:
     # Retry deadlines ------------------------------------------------------------------------------
 
     def may_retry(self, call: Call) -> bool:
-        """Whether a call may still be retried.
-
-        A store that was never reached is not retried: a wrong address fails at once. Nor is an
-        abandoned server.
-        """
+        """A wrong address fails at once: a store that was never reached is not retried."""
         return self._knows(call) and self.loop.time() < self._retry_until(call)
 
     def _knows(self, call: Call) -> bool:
@@ -163,7 +159,7 @@ class Reconnection:
             self._deadline = self.loop.call_at(moment, self._check_deadlines)
 
     def _retry_until(self, call: Call) -> float:
-        """The latest retry deadline among the callers that `call` answers."""
+        """The latest retry deadline among the callers of `call`."""
         return call.first + max(map(retry_for, call.sender.retry_periods()), default=OUTAGE)
 
     def _cancel_deadline(self) -> None:
@@ -272,26 +268,20 @@ class Reconnection:
                     node.cut(NotThereError("another server has taken its place"))
 
     def check_topology(self, node: Node) -> None:
-        """Find out whether other servers have taken over the names of `node`.
-
-        Its server may be in a minority of a split Cluster, and would not say so itself.
-        """
+        """The server of `node` may be in a minority of a split Cluster, without saying so."""
         if self._looking is None or self._looking.done():
             self._looking = begun(self._check_topology(node), "headgate-look")
 
     async def _check_topology(self, node: Node) -> None:
         if await trouble_of(self.topology.look({*self.suspects, node.endpoint})) is None:
             node.reroute_waiting()
-        # A random pause of up to LONGEST spreads the questions of a fleet.
+        # A random pause spreads the questions of a fleet.
         await asyncio.sleep(pause(10, LONGEST))
 
     # Unavailable servers --------------------------------------------------------------------------
 
     def is_unavailable(self, key: str) -> bool:
-        """Whether the server of `key` is unavailable. Any thread may ask.
-
-        If it is, the client PINGs that server from time to time, until it answers.
-        """
+        """Whether the server of `key` is unavailable. Then a task PINGs it. Any thread may ask."""
         part = self.part(self.topology.where(key)) if self.unavailable else None
         if part not in self.unavailable:
             return False
@@ -305,10 +295,7 @@ class Reconnection:
             self._reviving[part] = begun(self._revive(part), "headgate-revive")
 
     async def _revive(self, part: Endpoint | None) -> None:
-        """Ask an unavailable part until it is ready for calls.
-
-        A server that is still loading its data refuses a PING, too.
-        """
+        """PING an unavailable part until it is ready. A server that loads its data refuses."""
         try:
             for attempt in count(1):
                 await asyncio.sleep(pause(attempt, REVIVAL))

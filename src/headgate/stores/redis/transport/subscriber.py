@@ -1,15 +1,14 @@
 """The subscriptions of a client: notifications of grants that other processes make to this one.
 
-A subscription has a connection of its own. It outlasts a lost connection for calls, so a
-notification arrives while the client connects again. A notification is a hint: it may come late,
-twice or never. Every session also asks by itself in time.
+A subscription has a connection of its own, which outlasts a lost connection for calls. A
+notification is a hint: it may come late, twice or never. Every session also asks by itself in time.
 
 On a Cluster with sharded channels (Redis 7, Valkey) each name with waiters has its own channel, on
 the server that keeps the name. Everywhere else a client has one channel. A Cluster without sharded
 channels (Redis 6.2) carries a notification to all of its servers, so one subscription is enough.
 
 While a slot moves, its old server takes the subscriptions, and its new server answers the calls.
-Then the script notifies the channel of the client. Every subscription includes that channel.
+Then the script notifies the channel of the client, which every subscription includes.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LONGEST = 5.0  # The longest pause before another attempt, in seconds.
 
 
 class Listener(Protocol):
-    """The part of the client that its subscriptions use."""
+    """The part of the client that Subscriptions uses."""
 
     id: str
     loop: asyncio.AbstractEventLoop
@@ -55,7 +54,7 @@ class Subscriptions:
     def listen(self, sender: Sender) -> None:
         """`sender` has waiters: subscribe on the server that answers its calls."""
         if sender.node is None or sender.node.closed:
-            return  # The next reply comes by another connection, and calls this again.
+            return  # The next reply calls this again.
         subscriber = self._subscriber(sender.node.endpoint)
         if sender.key not in subscriber.keys:
             self._leave(sender.key)
@@ -127,8 +126,6 @@ class Subscriptions:
 
 
 class Subscriber:
-    """One connection, subscribed on one server for the names of `keys`."""
-
     def __init__(self, subscriptions: Subscriptions, client: Listener, server: Endpoint) -> None:
         # The sessions with these keys had waiters at the last check.
         self.keys: set[str] = set()
@@ -141,7 +138,7 @@ class Subscriber:
         self._connection: Connection | None = None
         # Whether the server has confirmed each channel of this connection.
         self._channels: dict[str, bool] = {}
-        # The number of attempts that have ended since the server last confirmed a channel.
+        # The attempts that have ended since the server last confirmed a channel.
         self._attempts = 0
         # The oldest command since the last message was sent at this time, by the loop's clock.
         self._asked: float | None = None
@@ -164,7 +161,7 @@ class Subscriber:
                 self._connection.send(packed("SUNSUBSCRIBE", channel))
 
     def watch(self) -> None:
-        """A name has waiters: keep the connection open, and check that the server answers."""
+        """Keep the connection open, and check that the server answers."""
         if self.task is None or self.task.done():
             self.task = begun(self._run(), "headgate-subscriber")
         if self._timer is None:
@@ -176,10 +173,7 @@ class Subscriber:
         return bool(self.keys)
 
     def check_alive(self) -> None:
-        """Ask the server for a sign of life, and cut the connection if none came in time.
-
-        A network may drop a connection without telling either end.
-        """
+        """A network may drop a connection without telling either end: ask for a sign of life."""
         self.halt()
         self._timer = None
         if not self.is_needed() or self._connection is None:

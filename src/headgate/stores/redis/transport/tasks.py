@@ -21,10 +21,7 @@ JITTER = random.SystemRandom()
 
 
 def begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """Start a background task.
-
-    If a loop is closed without cancelling its tasks, asyncio logs no warning about this one.
-    """
+    """Start a task. If its loop is closed without cancelling it, asyncio logs no warning."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     # asyncio does the same for its own tasks. There is no public way, and a user's task factory may
     # make tasks without this attribute.
@@ -102,7 +99,7 @@ async def first_answer(
 
 
 async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks, and wait until they have ended."""
+    """Cancel the tasks and wait for their ends."""
     for task in tasks:
         task.cancel()
     if tasks:

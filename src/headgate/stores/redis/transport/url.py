@@ -205,7 +205,6 @@ def of_client(where: Any) -> Topology:
 
 
 def packages_of(kind: type[Any]) -> set[str]:
-    """The packages of a class and its bases."""
     return {base.__module__.partition(".")[0] for base in kind.__mro__}
 
 
@@ -281,6 +280,6 @@ def refuse_other_addresses(name: str, value: object) -> None:
 
 
 def settings_of(kind: type[AbstractConnection]) -> set[str]:
-    """The names of the settings that a connection of this class accepts."""
+    """The names of the settings that a class accepts."""
     makers = [vars(base)["__init__"] for base in kind.__mro__[:-1] if "__init__" in vars(base)]
     return {name for maker in makers for name in inspect.signature(maker).parameters}
