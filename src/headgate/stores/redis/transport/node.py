@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hiredis import HiredisError
@@ -39,22 +38,15 @@ LIBRARY = "library"  # This stands for the library in `Node._loading`.
 IDLE = 60.0  # A client of several servers closes a connection after these seconds.
 # With these errors the server refuses every call, before the script begins.
 UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")
-# With these errors it refuses the calls of one name, because the name's slot is moving.
-ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")
-# After these errors the same call may succeed later, here or elsewhere.
-NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
+# After these errors the same call may succeed later, here or elsewhere. CLUSTERDOWN and TRYAGAIN
+# are for one name, whose slot is moving.
+NOT_NOW = (*UNREADY, "CLUSTERDOWN", "TRYAGAIN", "READONLY")
 # With these errors it says that it lacks the script or the library.
 MISSING = ("NOSCRIPT", "ERR Function not found")
 # A name ignores these contents of its keys: see prelude.lua. They live for a minute, or as long as
 # the name.
 PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
 MINUTE = 60_000  # milliseconds
-# A server writes last to the connection that first had something to be written (Redis and Valkey,
-# putClientInPendingWriteQueue in networking.c). For example, a release from A grants a permit to B.
-# Without a PING, the notification for B comes up before the reply to A, so A gets its reply first.
-# With a PING before the release, B gets its notification first. In a fleet that saves a quarter of
-# a hand-off (python -m benchmarks.fleet).
-PING = ("PING",)
 # A Cluster redirects with these words: the kind, the slot, the host and the port.
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 
@@ -182,9 +174,16 @@ class Node:
             self.write()
 
     def _ping_first(self) -> bool:
-        """Send a PING in one write with the next command. True: the caller has to call `write`."""
+        """Send a PING in one write with the next command. True: the caller has to call `write`.
+
+        A server writes last to the connection that first had something to be written (Redis and
+        Valkey, putClientInPendingWriteQueue in networking.c). For example, a release from A grants
+        a permit to B. Without a PING the notification for B comes up before the reply to A, so A
+        gets its reply first. After a PING, B gets its notification first. In a fleet that saves a
+        quarter of a hand-off (python -m benchmarks.fleet).
+        """
         must_write = self.keep()
-        self.send(self._note_ping_reply, *PING)
+        self.send(self._note_ping_reply, "PING")
         return must_write
 
     def _note_ping_reply(self, reply: Any) -> None:
@@ -261,15 +260,17 @@ class Node:
         elif refusal.startswith(NOT_NOW):
             self._not_now(call, refusal)
         elif is_unknown("EVALSHA", refusal):
-            self.send(partial(self._without_scripts, call, refusal), "ROLE")
+            self.send(
+                lambda role: self._answer_with(
+                    call, A_SENTINEL if said_by_sentinel(role) else refusal
+                ),
+                "ROLE",
+            )
         else:
             self._answer_with(call, refusal)
 
     def _answer_with(self, call: Call, refusal: str) -> None:
         self.client.answered(call, ResponseError(refusal), self)
-
-    def _without_scripts(self, call: Call, refusal: str, role: Any) -> None:
-        self._answer_with(call, A_SENTINEL if said_by_sentinel(role) else refusal)
 
     def _not_now(self, call: Call, refusal: str) -> None:
         """The server cannot run the call now: retry later, here or elsewhere, or fail.
