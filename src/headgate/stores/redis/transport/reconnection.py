@@ -173,7 +173,8 @@ class Reconnection:
         for node in list(self._client.nodes.values()):
             node.check_deadlines()
         for server, calls in list(self.unrouted.items()):
-            kept, over = list[Call](), list[Call]()
+            kept: list[Call] = []
+            over: list[Call] = []
             for call in calls:
                 (over if self._knows(call) and not self.may_retry(call) else kept).append(call)
             self.unrouted[server] = kept
