@@ -8,8 +8,8 @@ of one name share nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 from headgate.entrance import Entrance, made_from
 from headgate.gate.compile import Declaration, declaration
@@ -28,7 +28,6 @@ from headgate.validation import (
     seconds,
 )
 
-Numbers = ParamSpec("Numbers")
 Terms = TypeVar("Terms")
 
 
@@ -89,11 +88,9 @@ class Semaphore(Classic):
     that MaxSleepExceededError.
     `expiry`: seconds until the permit of a dead process comes back; None: 30. A living holder
     renews it.
-    `redis_url`: where the state is shared. Without it (and without `store`) it lives in this
-    process.
+    `redis_url`: where the state is shared; None, and no `store`: in this process.
     `store`: instead of `redis_url`, any store of a `Limiter`.
-    `connection_pool_size`: accepted as in self-limiters, and without effect: one connection serves
-    any number of callers.
+    `connection_pool_size`: without effect: one connection serves any number of callers.
     `max_position`: QueueFullError at once, when more than that many wait before the caller.
 
     The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as
@@ -128,7 +125,7 @@ class Semaphore(Classic):
 
     @property
     def max_position(self) -> int | None:
-        """How many may wait before a caller; None: any number."""
+        """How many may wait before a caller. None: any number."""
         return self._terms.max_position
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -186,7 +183,7 @@ class TokenBucket(Classic):
 
     @property
     def initial_tokens(self) -> int | None:
-        """How many tokens a new bucket holds; None: it is full."""
+        """How many tokens a new bucket holds. None: it is full."""
         return self._terms.initial_tokens
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -206,9 +203,8 @@ class RateLimiter:
     limiter.throttle(): ...`
 
     A call takes one of `concurrency_limit` permits and one token of a bucket of `rate_limit` a
-    second, or neither. Both are safe against exceptions and cancellation. Each instance has a state
-    of its own, and its bucket starts full: in the first second up to twice `rate_limit` calls can
-    pass.
+    second, or neither. Each instance has a state of its own. Its bucket starts full: in the first
+    second up to twice `rate_limit` calls can pass.
     """
 
     __slots__ = ("_entrance", "concurrency_limit", "rate_limit")
@@ -222,7 +218,6 @@ class RateLimiter:
         )
 
     def __copy__(self) -> RateLimiter:
-        """A copy would share its state: it is the same one."""
         return self
 
     def __deepcopy__(self, memo: object) -> RateLimiter:
@@ -239,7 +234,7 @@ class RateLimiter:
         return f"<RateLimiter: {self._entrance._queue.describe()}>"
 
 
-# Checks are cached, because code of this kind makes an instance for every call (benchmarks,
+# Code of this kind makes an instance for every call, so checks are cached (benchmarks,
 # bucket-classic).
 
 
@@ -255,8 +250,6 @@ class SemaphoreTerms(NamedTuple):
 
 
 class BucketTerms(NamedTuple):
-    """The same of a TokenBucket."""
-
     capacity: int
     refill_frequency: float
     refill_amount: int
@@ -266,17 +259,15 @@ class BucketTerms(NamedTuple):
     request: Request
 
 
-def remembered(check: Callable[Numbers, Terms]) -> Callable[Numbers, Terms]:
+def remembered(check: Callable[..., Terms]) -> Callable[..., Terms]:
     """Cache `check` for the same numbers of the same types."""
-    known: Any = lru_cache(maxsize=1024, typed=True)(check)
+    known = lru_cache(maxsize=1024, typed=True)(check)
 
-    @wraps(check)
-    def look(*said: Numbers.args, **named: Numbers.kwargs) -> Terms:
+    def look(*numbers: Any) -> Terms:
         try:
-            terms: Terms = known(*said, **named)
+            return known(*numbers)
         except TypeError:  # an unhashable argument, for which `check` raises
-            return check(*said, **named)
-        return terms
+            return check(*numbers)
 
     return look
 

@@ -1,8 +1,7 @@
 """The clock of one process: integer microseconds since 1970 that never step back.
 
 The memory store reads the time and waits for a moment only by such a clock, so headgate.testing can
-replace it. Other modules, such as closing.py and lease_watch.py, read the monotonic clock or wait
-by themselves. The gate gets the time as an argument, and Redis has its own.
+replace it. Other modules, such as closing.py, read the monotonic clock. Redis has its own clock.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Event(Protocol):
-    """A thread waits for it until another thread sets it; the wait consumes it."""
+    """Another thread sets it; the wait consumes it."""
 
     def set(self) -> None: ...
     def wait(self, timeout: float | None = None) -> bool: ...
@@ -29,28 +28,22 @@ class Timer(Protocol):
 
 
 class Clock:
-    """Anything that tells the time in whole microseconds.
-
-    A caller that sleeps by it sleeps in real time, unless the clock has its own way to sleep.
-    """
+    """It has the time in whole microseconds. A wait by it lasts real time, unless overridden."""
 
     __slots__ = ()
     now: Callable[[], int]
 
     def wait(self, event: Event, timeout: float | None) -> None:
-        """Block this thread until `event` is set, or for `timeout` seconds."""
         event.wait(timeout)
 
     def later(self, loop: AbstractEventLoop, timeout: float, call: Callable[[], None]) -> Timer:
-        """Call in the running `loop`, in `timeout` seconds."""
         return loop.call_later(timeout, call)
 
 
 class SystemClock(Clock):
     """The monotonic clock, read once against the calendar.
 
-    Quotas need a date. A step of the calendar must not move any limit (T6 in
-    docs/promises.md).
+    Quotas need a date. A step of the calendar must not move any limit (T6 in docs/promises.md).
     """
 
     __slots__ = ("now",)
@@ -64,5 +57,5 @@ class SystemClock(Clock):
         self.now = now
 
 
-# Makes the clock of a new store. headgate.testing replaces it.
+# The clock of a new store. headgate.testing replaces it.
 made: Callable[[], Clock] = SystemClock

@@ -9,8 +9,6 @@ from headgate.interfaces import Queue
 
 
 class Closed:
-    """In place of the queue of a limiter that was closed."""
-
     def __init__(self, queue: Queue) -> None:
         self.name = queue.name
         self._queue = queue

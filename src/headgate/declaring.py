@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 
 class Undeclared:
-    """The queue of a limiter until its first acquire or update: that declares the limits, all else
-    goes to the queue inside.
+    """The queue of a limiter until its first acquire or update: that declares the limits.
 
-    `owner`: the limiter. The reference to it is weak: with a cycle, a limiter that is never used
-    would wait for the garbage collector.
+    The reference to `owner`, the limiter, is weak: with a cycle, a limiter that is never used would
+    wait for the garbage collector.
     """
 
     __slots__ = ("_begun", "_own", "_owner", "_queue")
@@ -102,8 +101,7 @@ class Undeclared:
 
 
 class Attached:
-    """For a limiter without limits of its own: its first use takes them from the store, and
-    declares nothing.
+    """For a limiter without limits of its own: its first use takes them from the store.
 
     `whole`: for a key, the queue of the whole limiter. The key has its limits until it has its own.
     """

@@ -1,6 +1,6 @@
 """A limiter as a decorator: functions and generators, sync and async.
 
-This module chooses the wrapper that fits a function, and knows nothing of limits.
+It chooses the wrapper that fits a function.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from contextlib import aclosing
+from typing import Any, ParamSpec, TypeVar, cast
 
 from headgate.lease_watch import aside
 from headgate.validation import show
@@ -18,15 +18,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Decorator(AbstractContextManager[object], AbstractAsyncContextManager[object], Protocol):
-    """A limiter, as the function that it decorates uses it."""
-
-    name: str
-
-    def acquire(self) -> Any: ...
+Function = Callable[..., Any]
 
 
-def limited(limiter: Decorator, function: Callable[P, R]) -> Callable[P, R]:
+def limited(limiter: Any, function: Callable[P, R]) -> Callable[P, R]:
     if not callable(function):
         raise TypeError(
             f"Limiter {limiter.name!r} decorates functions, not {show(function)}; for a cost, use "
@@ -38,7 +33,7 @@ def limited(limiter: Decorator, function: Callable[P, R]) -> Callable[P, R]:
             "which would be no class any more: decorate its methods, or enter the limiter where "
             "instances are made."
         )
-    kinds: tuple[tuple[Callable[[Any], bool], Callable[..., Any]], ...] = (
+    kinds: tuple[tuple[Callable[[Any], bool], Function], ...] = (
         (inspect.isasyncgenfunction, limited_async_generator),
         (inspect.iscoroutinefunction, limited_coroutine),
         (inspect.isgeneratorfunction, limited_generator),
@@ -50,20 +45,15 @@ def limited(limiter: Decorator, function: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", functools.wraps(function)(wrap(limiter, function)))
 
 
-def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that runs when `function` is called: behind a partial, or in an object's own
-    `__call__`.
-    """
+def body_of(function: Function) -> Function:
+    """The function that a call of `function` runs."""
     while isinstance(function, functools.partial):
         function = function.func
-    return (
-        function
-        if inspect.isroutine(function) or inspect.isclass(function)
-        else type(function).__call__
-    )
+    has_body = inspect.isroutine(function) or inspect.isclass(function)
+    return function if has_body else type(function).__call__
 
 
-def limited_function(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
+def limited_function(limiter: Any, function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         with limiter:
             return function(*args, **kwargs)
@@ -71,7 +61,7 @@ def limited_function(limiter: Decorator, function: Callable[..., Any]) -> Callab
     return call
 
 
-def limited_coroutine(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
+def limited_coroutine(limiter: Any, function: Function) -> Function:
     async def call(*args: Any, **kwargs: Any) -> Any:
         async with limiter:
             return await function(*args, **kwargs)
@@ -79,7 +69,7 @@ def limited_coroutine(limiter: Decorator, function: Callable[..., Any]) -> Calla
     return call
 
 
-def limited_generator(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
+def limited_generator(limiter: Any, function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         with limiter.acquire():
             return (yield from function(*args, **kwargs))
@@ -87,7 +77,7 @@ def limited_generator(limiter: Decorator, function: Callable[..., Any]) -> Calla
     return call
 
 
-def limited_async_generator(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
+def limited_async_generator(limiter: Any, function: Function) -> Function:
     async def call(*args: Any, **kwargs: Any) -> Any:
         async with limiter.acquire() as permit, aclosing(function(*args, **kwargs)) as items:
             meanwhile = aside(permit)
@@ -103,9 +93,7 @@ def limited_async_generator(limiter: Decorator, function: Callable[..., Any]) ->
                     step = items.asend(sent)
                 except GeneratorExit:
                     raise
-                except (
-                    BaseException
-                ) as error:  # an exception that is thrown in belongs to the inner generator
+                except BaseException as error:  # thrown in: it belongs to the inner generator
                     step = items.athrow(error)
 
     return call

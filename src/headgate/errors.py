@@ -1,9 +1,7 @@
 """The errors of headgate's own that a program may catch.
 
-This module has the types and their meaning for the caller. It has no logic, and imports nothing
-else of the package. `ManualClock.run` also raises `Standstill`, which is in
-testing/virtual_loop.py. "Not now", "never", "too late" and "unknown" are different types, because a
-caller handles them differently:
+"Not now", "never", "too late" and "unknown" are different types, because a caller handles them
+differently:
 
     HeadgateError
     +-- MaxSleepExceededError       not now: the wait would exceed max_sleep; has retry_after
@@ -15,8 +13,7 @@ caller handles them differently:
     +-- StoreError                  unknown: the store was not asked, or refused (alias RedisError)
 
 A bad argument is a ValueError or TypeError. A call in the wrong place is a RuntimeError, for
-example `close()` in an event loop. All errors can be pickled and copied: they cross process
-boundaries.
+example `close()` in an event loop. All errors can be pickled and copied.
 """
 
 from __future__ import annotations
@@ -27,23 +24,21 @@ Reason = Literal["refused", "unresolvable", "timeout", "password", "tls", "lost"
 
 
 class HeadgateError(Exception):
-    """The base of this package's own errors: catch it to catch each of them."""
+    """The base of this package's own errors."""
 
 
 class MaxSleepExceededError(HeadgateError):
     """Not now: the turn would come later than `max_sleep` allows. Nothing was charged, and the
-    caller has no place in the queue.
+    caller has left the queue.
 
     It comes at once when the moment of the turn is known, otherwise after `max_sleep`.
-    `retry_after` is the number of seconds until the same acquire could succeed, if permits are free
-    then; None when only a release can say. Way out: try again after that time, drop the call, or
-    allow a longer `max_sleep` (None: as long as it takes).
+    `retry_after`: seconds until the same acquire could succeed, if permits are free then; None when
+    only a release can say. Way out: try again after that time, drop the call, or allow a longer
+    `max_sleep`.
     """
 
     def __init__(self, message: str, retry_after: float | None) -> None:
-        super().__init__(
-            message, retry_after
-        )  # both: pickle and copy rebuild an error from its args
+        super().__init__(message, retry_after)  # both: pickle rebuilds an error from its args
         self.retry_after = retry_after
 
     def __str__(self) -> str:
@@ -54,12 +49,10 @@ class QueueFullError(MaxSleepExceededError):
     """Not now: as many callers wait already as `max_waiters` or `max_position` allows. Nothing was
     charged.
 
-    `position` is the number of live waiters before this one. `retry_after` is the number of seconds
-    until its turn behind them; None when only a release can say.
-
-    Way out: try again after `retry_after` seconds, drop the call, or allow a longer queue. It is a
-    kind of MaxSleepExceededError because code written for self_limiters has one handler for "the
-    wait is too long".
+    `position`: the number of live waiters before this one. `retry_after`: seconds until its turn
+    behind them; None when only a release can say. Way out: try again after `retry_after` seconds,
+    drop the call, or allow a longer queue. Code written for self_limiters has one handler for "the
+    wait is too long", so this is a kind of MaxSleepExceededError.
     """
 
     def __init__(self, message: str, retry_after: float | None, position: int = 0) -> None:
@@ -68,9 +61,9 @@ class QueueFullError(MaxSleepExceededError):
 
 
 class CostExceedsCapacityError(HeadgateError, ValueError):
-    """Never: the acquire costs more than its limit can hold, so no wait would help.
+    """Never: the acquire costs more than its limit can hold. Nothing was charged.
 
-    Nothing was charged. Way out: split the call into smaller ones, or raise the limit's capacity.
+    Way out: split the call into smaller ones, or raise the limit's capacity.
     """
 
 
@@ -78,19 +71,16 @@ class UnknownLimiterError(HeadgateError):
     """The store has no limits for this name, and a limiter of `Limiter.attach` has none of its own.
     Nothing was done.
 
-    Way out: check the name and the store, or let a process acquire first that declares limits,
-    `Limiter(name, "100/minute", ...)`. Redis forgets a name that has been idle for long enough, see
-    "TTLs" in docs/redis.md.
+    Way out: check the name and the store, or let a process acquire first that declares limits.
+    Redis forgets a name that has been idle for long enough, see "TTLs" in docs/redis.md.
     """
 
 
 class LimiterClosedError(HeadgateError):
     """Closed: `close()` or `aclose()` has closed the limiter in this process. Nothing was charged.
 
-    A closed limiter refuses new acquires, also of its keys. With `refuse_waiters=True` it also
-    refuses those that wait. Other processes, and other limiters of the same name, go on.
-
-    Way out: acquire before the close, or make another Limiter of this name.
+    Other processes, and other limiters of the same name, go on. Way out: acquire before the close,
+    or make another Limiter of this name.
     """
 
 
@@ -109,19 +99,16 @@ class StoreError(HeadgateError):
     """Unknown: the store could not be asked in time, refused the call, or gave an answer that makes
     no sense.
 
-    The server may have run the request. headgate corrects that by itself: it does not charge a
-    request twice. It returns a permit whose reply was lost, on reconnect or when its lease ends.
-    Way out: check that the server is up and reachable, and try again, or choose an
-    `on_store_error`.
-
-    `reason` names the cause:
+    The server may have run the request. headgate does not charge it twice, and returns a permit
+    whose reply was lost, on reconnect or when its lease ends. Way out: check that the server is
+    reachable and try again, or choose an `on_store_error`. `reason`:
 
     - "refused": nothing listens at the address.
     - "unresolvable": the host name has no address.
     - "timeout": the server did not answer in time.
     - "password": the server wants a user or password, or does not accept these.
     - "tls": the TLS handshake failed, for example because of a certificate.
-    - "lost": the connection ended, or could not be made for any other reason.
+    - "lost": the connection ended, or could not be made for another reason.
     - "reply": the server answered with an error, or its answer makes no sense.
     - "thread": the call came in headgate's own thread, where it would have waited for itself.
       Python's garbage collector also runs finalizers (`__del__`) and weakref callbacks there.
@@ -130,11 +117,11 @@ class StoreError(HeadgateError):
     """
 
     def __init__(self, message: str, reason: Reason = "lost") -> None:
-        super().__init__(message, reason)  # both: pickle and copy rebuild an error from its args
+        super().__init__(message, reason)
         self.reason: Reason = reason
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-RedisError = StoreError  # the name by which code written for self_limiters catches it
+RedisError = StoreError  # its name in self_limiters

@@ -1,7 +1,4 @@
-"""The error of a module whose optional package is missing. It names the extra to install.
-
-This module imports no such package.
-"""
+"""The error of a module whose optional package is missing. It names the extra to install."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from contextlib import contextmanager
 def extra(name: str) -> Iterator[None]:
     """Around the imports of packages that `pip install 'headgate[name]'` brings.
 
-    Raises ModuleNotFoundError, with the command to run, when one of them is missing. Around a
-    module that has an extra of its own, the outer extra is the one that the error names.
+    Around a module that has an extra of its own, the error names the outer extra.
     """
     try:
         yield

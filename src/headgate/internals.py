@@ -1,8 +1,7 @@
 """The inside of limiters and permits, for headgate's own adapters.
 
-This module has the functions that `headgate.http`, `headgate.frameworks`, `headgate.testing` and
-the tests call in place of private attributes. They are internal: a later release may change them.
-Programs use the methods of `Limiter` and `Permit`.
+`headgate.http`, `headgate.frameworks`, `headgate.testing` and the tests call these functions in
+place of private attributes. A later release may change them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ def queue_of(owner: Any) -> Any:
 
 
 def store_of(owner: Any) -> Any:
-    """Return the store of a limiter or of a queue."""
     return owner._store
 
 
@@ -46,15 +44,14 @@ def limiters_in(store: Store) -> list[Limiter]:
 
 
 def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
-    """Make a limiter as new: its next acquire declares `limits`, or reads them."""
     limiter._begin_again(limits)
 
 
 async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:
     """Acquire the units that `estimate` returns.
 
-    An update can lower a capacity below the cost while the acquire waits. Then estimate again, and
-    acquire the new cost if it is another one.
+    An update can lower a capacity below the cost during the wait. Then acquire a new estimate, if
+    it is another one.
     """
     units = estimate(limiter)
     try:
@@ -66,7 +63,6 @@ async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:
 
 
 def acquire_estimated_sync(limiter: Limiter, estimate: Estimate) -> Permit:
-    """`acquire_estimated` for a thread, which it blocks."""
     units = estimate(limiter)
     try:
         return limiter.acquire_sync(**units)
@@ -77,11 +73,11 @@ def acquire_estimated_sync(limiter: Limiter, estimate: Estimate) -> Permit:
 
 
 def settle_counted(permit: Permit, amounts: Mapping[str, int]) -> None:
-    """Settle those of `amounts` that a rate, a window or a quota of the permit's limiter counts."""
+    """Settle those of `amounts` that a rate, a window or a quota counts."""
     counted = queue_of(permit).declared.rated
     permit.settle(**{unit: amount for unit, amount in amounts.items() if unit in counted})
 
 
 def refund(permit: Permit) -> None:
-    """Settle the permit's whole cost at 0, because no call was made."""
+    """Settle the whole cost at 0, because no call was made."""
     settle_counted(permit, dict.fromkeys(("requests", *permit.units), 0))

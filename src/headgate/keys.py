@@ -12,14 +12,12 @@ from urllib.parse import quote, unquote
 
 @lru_cache(maxsize=1024)
 def encoded(name: str, key: str | None = None) -> str:
-    """`name`, and the key of a keyed limiter, as one text. Different pairs have different texts."""
+    """`name`, and the key of a keyed limiter, as one text of its own."""
     return quote(name, safe="") if key is None else f"{quote(name, safe='')}:{quote(key, safe='')}"
 
 
 def title(name: str) -> str:
-    """An encoded name as messages show it: `limiter 'api'['key']`, or `Semaphore 'api'` for a
-    classic.
-    """
+    """An encoded name as messages show it: `limiter 'api'['key']`, or `Semaphore 'api'`."""
     kind, slash, rest = name.partition("/")
     if slash:
         return f"{kind} {unquote(rest)!r}" if rest else kind

@@ -64,7 +64,7 @@ TIMES = {
 UNEVEN = frozenset({"month", "months", "year", "years"})
 SHORTEST = Fraction(1, 1_000_000)
 SUFFIXES = {"k": 1_000, "kilo": 1_000, "m": 1_000_000}
-# The kind of limit for each word. After "per" the options decide; without options it is a window.
+# After "per" the options decide on the kind; without options it is a window.
 SHAPES = {"/": "", "per": "", "every": "steps", "in": "window", "concurrent": "concurrency"}
 STYLES = {"burst": "rate", "sliding": "window", "fixed": "quota", "quota": "quota", "from": "quota"}
 FITTING = {
@@ -87,7 +87,7 @@ WHOLE = {
     "concurrency": "write a whole number",
 }
 OPTIONS = frozenset(word for words in FITTING.values() for word in words)
-# A text cannot use these words as a unit.
+# No unit is one of these words.
 WORDS = OPTIONS | SHAPES.keys() | SUFFIXES.keys() | {"any", "midnight"}
 
 # A stamp begins like a number: 1970-01-01T00:00:00Z.
@@ -170,19 +170,14 @@ class _Parser:
         self.tokens = self.tokenized()
         self.index = 0
 
-    # The rules, from the top down.
-
     def limit(self) -> Limit:
         first = self.here
         draft = _Draft(self.count(), self.unit())
         self.shape(draft)
         self.options(draft)
-        if not isinstance(draft.amount, int) and self.kind not in {"rate", "steps"}:
-            self.fail(
-                first,
-                f"{first.text!r} is not whole, and {NOUNS[self.kind]} counts whole ones; "
-                f"{WHOLE[self.kind]}",
-            )
+        if not isinstance(draft.amount, int) and self.kind in WHOLE:
+            rule = f"{NOUNS[self.kind]} counts whole ones; {WHOLE[self.kind]}"
+            self.fail(first, f"{first.text!r} is not whole, and {rule}")
         try:
             return draft.limit(self.kind)
         except ValueError as error:  # two numbers, each good, that do not go together
@@ -200,7 +195,8 @@ class _Parser:
     def options(self, draft: _Draft) -> None:
         seen: dict[str, _Token] = {}
         while self.here.kind != "end":
-            option = self.expect(OPTIONS, f"the end or an option ({self.fitting()})")
+            fitting = " or ".join(map(repr, FITTING.get(self.kind, ("burst", "slack"))))
+            option = self.expect(OPTIONS, f"the end or an option ({fitting})")
             if option.text in seen:
                 self.fail(option, f"{option.text!r} is there twice; write it once")
             seen[option.text] = option
@@ -322,8 +318,6 @@ class _Parser:
                 token, f"{token.text!r} is too far away; write a moment between 1834 and 2105"
             )
 
-    # Helpers: look at a token, take it, refuse it.
-
     @property
     def here(self) -> _Token:
         return self.tokens[self.index]
@@ -346,9 +340,6 @@ class _Parser:
             self.fail(token, f"expected {wanted}", found=True, hint=hint)
         return self.advance()
 
-    def fitting(self) -> str:
-        return " or ".join(repr(word) for word in FITTING.get(self.kind, ("burst", "slack")))
-
     def examples(self) -> str:
         return f"Write it like {_EXAMPLES[self.kind]}."
 
@@ -360,8 +351,6 @@ class _Parser:
             f"parse_limit({show(self.text)}): at character {token.at + 1}, {fault}{hint}\n"
             f"    {line}\n    {' ' * token.at}{'^' * max(1, len(token.text))}\n{self.examples()}"
         )
-
-    # The tokenizer.
 
     def tokenized(self) -> list[_Token]:
         tokens: list[_Token] = []
@@ -380,19 +369,16 @@ class _Parser:
         if token.kind == "number" and not _NUMERAL.fullmatch(text):
             self.fail(token, f"{text!r} is not a number; write it like 1000, 1_000 or 0.5")
         if token.kind == "sign" and text != "/":
-            self.stray(token)
+            fault = f"{show(text)} has no meaning here"
+            if text in ",;|&":
+                fault += (
+                    "; a text holds one limit (give each a text of its own), and thousands are "
+                    "written 1_000"
+                )
+            self.fail(token, fault)
         joined = token.kind == "word" and token.tight and self.text[at - 1].isdigit()
         if joined and re.search("[0-9]", text):
             self.fail(
                 token,
                 "digits, letters and digits in one; write the number in full, or a space after it",
             )
-
-    def stray(self, sign: _Token) -> NoReturn:
-        fault = f"{show(sign.text)} has no meaning here"
-        if sign.text in ",;|&":
-            fault += (
-                "; a text holds one limit (give each a text of its own), and thousands are written "
-                "1_000"
-            )
-        self.fail(sign, fault)

@@ -47,8 +47,8 @@ class Limiter(Entrance):
     `name`: any text of 1 to 256 bytes. All limiters of one name in one store share one state, over
     tasks, threads, event loops and, on Redis, processes. The limits that were declared last hold
     for all of them.
-    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts. "100/minute" is a Window:
-    never more than 100 in any 60 s. "10/second burst 20" is a Rate. The first acquire declares
+    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts. "100/minute" is a Window,
+    never more than 100 in any 60 s; "10/second burst 20" is a Rate. The first acquire declares
     them. As an attribute: the limits that this object has declared or updated last.
     `store`: None or "memory://" for this process. For a fleet: a redis://, rediss://, unix://,
     redis+sentinel:// or redis+cluster:// URL (rediss+... for TLS), or a client of redis-py or
@@ -57,8 +57,7 @@ class Limiter(Entrance):
     `max_waiters`: how many may wait at once, an int from 0. One more raises `QueueFullError`. None:
     any number.
     `on_wait`: a plain function. An acquire that has to wait calls it once with a `Waiting`, in its
-    own task or thread, before it sleeps. An exception that it raises gives the acquire up and
-    reaches the caller.
+    own task or thread, before it sleeps. If it raises, the acquire ends with that exception.
     `on_lost`: the consequence for a block whose lease is lost. "mark": only `permit.lost` shows it.
     "cancel": a task is cancelled where it awaits, and the block raises `LeaseLostError`; a thread's
     block raises it at its end. In memory no lease is lost.
@@ -67,14 +66,13 @@ class Limiter(Entrance):
     share, the limits divided by `processes`.
     `processes`: how many processes use the name, an int from 1. Only for, and needed by,
     on_store_error="local".
-    `retry_for`: for how many seconds an acquire tries again to reach a store that answered before,
-    until it does that. None: 10; 0: not at all. A waiter that reaches the store after more than 10
-    seconds may have lost its place; then it is last.
+    `retry_for`: for how many seconds an acquire first tries again to reach a store that answered
+    before. None: 10; 0: not at all. After more than 10 seconds a waiter may have lost its place;
+    then it is last.
 
-    A copy is the same limiter. A pickle holds these arguments, with the URL's password: a child
-    process with the same URL shares the limits. A limiter whose store is a client object cannot be
-    pickled: TypeError. A pickle of a subclass keeps its own attributes, and does not call its
-    `__init__` again.
+    A copy is the same limiter. A pickle holds these arguments, with the URL's password, so a child
+    process shares the limits. A limiter whose store is a client object cannot be pickled:
+    TypeError. A pickle of a subclass keeps its own attributes, and does not call its `__init__`.
 
     Raises ValueError or TypeError for bad arguments. The constructor does no I/O.
     """
@@ -132,9 +130,8 @@ class Limiter(Entrance):
         No I/O: the first use asks the store. It does all that a limiter does, and never declares
         limits. It checks costs when it knows the limits. A key, `attached["k"]`, has the limits of
         that key in the store, or else those of the whole. `limits` is () until an acquire has read
-        them. The options are those of `Limiter`. While the store is unreachable and this process
-        has not read the limits yet, on_store_error="open" lets calls pass, and "local" raises
-        StoreError.
+        them. The options are those of `Limiter`. If the store is unreachable before this process
+        has read the limits, on_store_error="open" passes calls, and "local" raises StoreError.
 
         Each use raises UnknownLimiterError when the store has no limits for the name. `update`,
         `pause`, `resume`, `reset` and `drain` never block, so on Redis they log that as a warning;
@@ -177,12 +174,10 @@ class Limiter(Entrance):
         listed.add(self)
 
     def _open(self, declared: Declaration, request: Request, whole: Queue | None = None) -> None:
-        """`whole`: for a key of an attached limiter, the queue of the whole limiter."""
         queue: Queue = self._store.queue(encoded(self.name, self.key), declared)
         if self._options["on_lost"] == "cancel" and not isinstance(self._store, MemoryStore):
             queue = Watched(queue)
-        # A key whose queue has the same limits already needs no Undeclared in front: it is mostly
-        # used at once.
+        # A key is mostly used at once, so it declares nothing if its queue has the limits already.
         direct = self._attached or (
             self.key is not None and queue.declared.program == declared.program
         )
@@ -219,10 +214,8 @@ class Limiter(Entrance):
         child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
         child.limits, child._attached = self.limits, self._attached
         child._store, child._options = self._store, self._options
-        if self._attached:
-            child._open(NO_LIMITS, self._default, self._queue)
-        else:
-            child._open(self._queue.declared, self._default)
+        declared = NO_LIMITS if self._attached else self._queue.declared
+        child._open(declared, self._default, self._queue)
         self._default.closing.add(child)
         return child
 
@@ -249,8 +242,7 @@ class Limiter(Entrance):
         QueueFullError and LimiterClosedError; UnknownLimiterError, of an attached limiter;
         StoreError when the store cannot be asked. It raises RuntimeError if it would block its own
         event loop for ever, or in the child of a process that forked during the wait. With
-        on_lost="cancel" its block, or a later `with permit:`, raises LeaseLostError. Without a
-        block a lost lease shows on the permit alone.
+        on_lost="cancel" its block, or a later `with permit:`, raises LeaseLostError.
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 
@@ -281,7 +273,7 @@ class Limiter(Entrance):
 
     def status(self) -> Status:
         """Each limit's used and free units, the number of waiters, and when a new caller could go.
-        Changes nothing, and declares no limits.
+        Changes and declares nothing.
 
         On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use
         `astatus`. Raises StoreError when the store cannot be asked; UnknownLimiterError, of an
@@ -304,8 +296,7 @@ class Limiter(Entrance):
         before it. A waiter that asks for more than a limit now holds gets CostExceedsCapacityError.
         An update overrules all declarations before it, also when a process declares those again.
         Another update, or limits that are new to the name, replace it. `limiter["k"].update(...)`
-        changes that key alone. An update of the whole limiter also changes the keys that are taken
-        from it afterwards.
+        changes that key alone, and an update of the whole limiter also the keys taken afterwards.
 
         Raises ValueError or TypeError as the constructor does, before anything is sent. An
         unreachable server gets the update when it is back.
@@ -315,17 +306,13 @@ class Limiter(Entrance):
         self.limits = said
 
     async def aupdate(self, *limits: Limit | str) -> None:
-        """`update`, awaited until the store knows.
-
-        Raises StoreError when that cannot be asked: it gets the update later.
-        """
+        """`update`, awaited until the store knows. StoreError when that gets the update later."""
         said = self._updated(limits)
         await self._queue.aupdate(declaration(said))
         self.limits = said
 
     def pause(self, seconds: float) -> None:
-        """Stop all acquires of this name for `seconds`, in this process and in every other, even if
-        the limits allow them.
+        """Stop all acquires of this name for `seconds`, in this process and in every other.
 
             api.pause(30)                               # the server has said: Retry-After: 30
 
@@ -340,9 +327,8 @@ class Limiter(Entrance):
             self._queue.pause(time)
 
     async def apause(self, seconds: float) -> None:
-        """`pause`, awaited until the store knows: from then on it holds everywhere.
-
-        Raises StoreError when it cannot be asked.
+        """`pause`, awaited until the store knows: from then on it holds everywhere. Raises
+        StoreError when the store cannot be asked.
         """
         if time := self._pause_of(seconds):
             await self._queue.apause(time)
@@ -377,13 +363,11 @@ class Limiter(Entrance):
 
     def flush(self) -> None:
         """Block until the store has every earlier release, settlement, update, pause, resume, reset
-        and drain that this process sent by this limiter and its keys.
+        and drain of this process, for this limiter and its keys.
 
-        In memory there is nothing to wait for. Call it before a process ends in another way than
-        normally, such as `os._exit`. In a coroutine, use `aflush`.
-
-        Raises StoreError when the store cannot be asked. On Redis it raises RuntimeError in a
-        thread whose event loop runs.
+        In memory there is nothing to wait for. Call it before an abnormal end of the process, such
+        as `os._exit`. In a coroutine, use `aflush`. Raises StoreError when the store cannot be
+        asked. On Redis it raises RuntimeError in a thread whose event loop runs.
         """
         self._queue.flush()
 
@@ -392,8 +376,7 @@ class Limiter(Entrance):
         await self._queue.aflush()
 
     def close(self, refuse_waiters: bool = False) -> None:
-        """Refuse new acquires, wait for those that wait, and `flush`. For the shutdown of a server
-        or a worker.
+        """Refuse new acquires, wait for those that wait, and `flush`.
 
         From now on each acquire of this limiter and its keys raises LimiterClosedError, also one
         that was made before and is entered now. Acquires that wait are served first; with
@@ -405,7 +388,7 @@ class Limiter(Entrance):
         in a thread whose event loop runs, and in a signal handler or finalizer that has interrupted
         a waiting acquire. One that has interrupted another call of a limiter in memory gets a
         RuntimeError if acquires wait; the limiter is closed nevertheless. Raises TypeError for a
-        key, because its whole limiter is closed, and for a `refuse_waiters` that is no bool.
+        key, and for a `refuse_waiters` that is no bool.
         """
         self._default.closing.close(self._check_close("close", refuse_waiters))
         self._queue.flush()
@@ -427,10 +410,9 @@ class Limiter(Entrance):
         """Lower the remaining budget to the number that the service states, if it is higher:
         `api.drain(requests=12)`.
 
-        So other clients of the service are taken into account. A `Rate` refills from there. A
-        `Window` and a `Quota` count the difference as used now. Permits that were granted before
-        stay granted. Never blocks. `left`: whole numbers from 0, of units that a Rate, Window or
-        Quota counts.
+        So other clients of the service count, too. A `Rate` refills from there. A `Window` and a
+        `Quota` count the difference as used now. Granted permits stay granted. Never blocks.
+        `left`: whole numbers from 0, of units that a Rate, Window or Quota counts.
 
         Raises ValueError or TypeError before anything is sent. An unreachable server gets it if it
         is back within 10 s.
@@ -449,8 +431,7 @@ class Limiter(Entrance):
         return declared_limits(f"{self._called()}.update(...)", limits)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: each call of the function holds a permit until it ends, and a generator
-        as long as it runs.
+        """As a decorator: each call of the function holds a permit until it ends.
 
         For functions, coroutine functions, generators and async generators. Raises TypeError for a
         class and for anything else.
@@ -476,8 +457,7 @@ class Limiter(Entrance):
         how = kind, self.name, self.key, () if self._attached else self.limits, self._options
         return unpickled, how, attributes(self, kind, Limiter)
 
-    # Without these methods, Python would iterate by asking for limiter[0], limiter[1] and so on. No
-    # number is a key.
+    # Without these methods, Python would iterate by asking for limiter[0], limiter[1] and so on.
     def __iter__(self) -> NoReturn:
         raise TypeError(self._lists_no_keys("iteration over "))
 
@@ -505,7 +485,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
     __slots__ = ("_owner", "_permit", "_request", "_running", "_used")
 
     def __init__(self, owner: Limiter, request: Request) -> None:
-        self._owner = owner  # not its queue: the limiter may be closed before this is entered
+        self._owner = owner  # not its queue: a close replaces that
         self._request = request
         self._used = False
         self._running: Coroutine[Any, Any, Permit] | None = None  # once a task runs it
@@ -569,7 +549,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
 
 
 class Unused(Acquire):
-    """An acquire that was neither awaited nor entered: dropped before that, it warns."""
+    """It was neither awaited nor entered: dropped before that, it warns."""
 
     __slots__ = ()
 

@@ -1,9 +1,7 @@
-"""The four limits as plain values.
+"""The four limits as plain values, their checks and their canonical text.
 
-This module has the limits, their checks and their canonical text (`str(limit)`, which `parse_limit`
-reads back); no clock, no I/O, no state. The gate decides by them, and a store keeps their state.
-
-All four are frozen, compare by value and can be hashed and pickled. Times are seconds.
+`parse_limit` reads `str(limit)` back. All four are frozen, compare by value and can be hashed and
+pickled. Times are seconds. The gate decides by them, and a store keeps their state.
 """
 
 from __future__ import annotations
@@ -41,10 +39,10 @@ class Concurrency:
     """At most `capacity` permits held at once.
 
     On Redis a permit has a `lease` in seconds. A living process renews it at each third of the
-    lease; when a process dies, its permits are free at the end of the lease. In memory permits have
-    no lease. In the unit "permits" every acquire takes one permit, at any cost in other units. Any
-    other unit makes the permits weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As
-    text: "5 concurrent".
+    lease; the permits of a dead process are free at its end. In memory permits have no lease. In
+    the unit "permits" every acquire takes one permit, at any cost in other units. Any other unit
+    makes the permits weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As text:
+    "5 concurrent".
 
     All four limits raise ValueError or TypeError for values that they cannot keep.
     """
@@ -71,13 +69,12 @@ class Rate:
     """A token bucket: `amount` tokens come back every `per` seconds, and it holds at most
     `capacity`.
 
-    They come back one by one, or with `steps=True` all `amount` of them at the end of every `per`
-    seconds. `amount` need not be whole: `Rate(2.5, per=1)` grants exactly five tokens in two
-    seconds. Parts of a token count to a millionth. `capacity` is an int; None: the amount rounded
-    up. The bucket starts with `initial` tokens; None: full. So up to `capacity + amount` calls pass
-    in its first period: for a service that counts a sliding window, take `Window`. `slack`
-    lengthens the period by that many seconds, for a service that counts arrivals. As text:
-    "10/second burst 20".
+    They come back one by one, or with `steps=True` all at the end of every `per` seconds. `amount`
+    need not be whole: `Rate(2.5, per=1)` grants exactly five tokens in two seconds. Parts of a
+    token count to a millionth. `capacity` is an int; None: the amount rounded up. The bucket starts
+    with `initial` tokens; None: full. So up to `capacity + amount` calls pass in its first period:
+    for a service that counts a sliding window, take `Window`. `slack` lengthens the period by that
+    many seconds, for a service that counts arrivals. As text: "10/second burst 20".
     """
 
     amount: float
@@ -164,15 +161,19 @@ class Quota:
     slack: float = 0.0
 
     def __post_init__(self) -> None:
-        per = seconds("Quota", "per", self.per)
         _store(
             self,
+            per=seconds("Quota", "per", self.per),
             amount=positive_int("Quota", "amount", self.amount, _WAY_TO_WHOLE),
-            per=per,
             anchor=None if self.anchor is None else instant("Quota", "anchor", self.anchor),
             unit=check_unit("Quota", self.unit),
-            slack=_shorter(seconds("Quota", "slack", self.slack, zero=True), per),
+            slack=seconds("Quota", "slack", self.slack, zero=True),
         )
+        if microseconds(self.slack) >= microseconds(self.per):
+            raise ValueError(
+                f"Quota(slack={plain(self.slack)}): slack must be shorter than the window of "
+                f"{plain(self.per)} seconds, or no call could ever pass; write a shorter slack."
+            )
 
     @property
     def origin(self) -> float:
@@ -189,29 +190,13 @@ Limit = Concurrency | Rate | Window | Quota
 
 
 def _store(limit: Limit, **values: object) -> None:
-    """Put the checked values in place.
-
-    Only `__post_init__` calls this: a limit is frozen from then on.
-    """
+    """For `__post_init__` alone: a limit is frozen from then on."""
     for name, value in values.items():
         object.__setattr__(limit, name, value)
 
 
-def _shorter(slack: float, per: float) -> float:
-    if microseconds(slack) >= microseconds(per):
-        raise ValueError(
-            f"Quota(slack={plain(slack)}): slack must be shorter than the window of {plain(per)} "
-            "seconds, or no call could ever pass; write a shorter slack."
-        )
-    return slack
-
-
 def _refuse_uncountable(amount: float, per: float, capacity: int) -> None:
-    """Raise ValueError if a token takes ten years, or if a bucket with a fractional amount is too
-    large to count exactly.
-
-    A script on Redis could not count such parts of a token.
-    """
+    """Refuse a token that takes ten years, or whose parts a script could not count exactly."""
     if amount < 1 and per / amount >= TEN_YEARS:
         raise ValueError(
             f"Rate(amount={plain(amount)}, per={plain(per)}): a token would come every "
@@ -229,9 +214,7 @@ def _counted(amount: float, unit: str, unsaid: str = "requests") -> str:
 
 
 def _period(value: float) -> str:
-    """The period in the largest unit that gives a whole number: minute, 15 minutes, 500 ms; else
-    1.25 seconds.
-    """
+    """In the largest unit that gives a whole number: minute, 15 minutes, 500 ms, 1.25 seconds."""
     for name, length in _PERIODS:
         if value % length == 0:
             many = int(value // length)
@@ -241,13 +224,13 @@ def _period(value: float) -> str:
 
 
 def _span(value: float) -> str:
-    """A lease or a slack as text: 60s, 10ms, 1.2345s."""
+    """60s, 10ms, 1.2345s."""
     thousandths = _thousandths(value)
     return f"{thousandths}ms" if thousandths else f"{plain(value)}s"
 
 
 def _thousandths(value: float) -> int:
-    """A time below a second in whole milliseconds, if these are exact; otherwise 0."""
+    """A time below a second in milliseconds, if they are whole; otherwise 0."""
     rounded = round(value * 1_000)
     return rounded if value < 1 and rounded / 1_000 == value else 0
 

@@ -1,7 +1,7 @@
 """How limiters are pickled: by the arguments from which another process makes the same one.
 
-Here is the support that subclasses need for that. Their `__init__` may take other arguments, so it
-is not called again: its attributes travel in the pickle, as those of any object do.
+The `__init__` of a subclass may take other arguments, so it is not called again: its attributes
+travel in the pickle.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ def remade(
 def attributes(
     of: object, kind: type[Any], base: type[Any]
 ) -> tuple[dict[str, Any] | None, dict[str, Any]] | None:
-    """The attributes that `kind`, a subclass of `base`, has added to its object, in the form that
-    pickle restores; None: nothing.
-    """
+    """The attributes that `kind`, a subclass of `base`, has added, as pickle restores them."""
     between = kind.__mro__[: kind.__mro__.index(base)]
     names = [
         name

@@ -1,8 +1,4 @@
-"""The request of an acquire, checked before anything is sent.
-
-This module has the rules for costs and settlements; the shapes of single numbers are checked in
-validation.py.
-"""
+"""The request of an acquire, and the rules for costs and settlements."""
 
 from __future__ import annotations
 
@@ -14,12 +10,11 @@ from headgate.errors import CostExceedsCapacityError
 from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH, Units
 from headgate.keys import title
-from headgate.validation import check_max_sleep, microseconds, show
+from headgate.validation import BEYOND, check_max_sleep, microseconds, show
 
 if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
-LARGEST = 2**53
 # Arguments of other libraries' acquire, and how to write each with headgate.
 MISTAKES = {
     "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire()",
@@ -32,8 +27,7 @@ class Request:
     """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not
     at all).
 
-    `retry_for`: for how many seconds the acquire tries a store again that answered before; None:
-    the store's default.
+    `retry_for`: in seconds, see `Limiter`; None: the store's default.
     `raises`: whether the caller gets the StoreError when the store cannot be asked.
     `closing`: the list of the acquires that wait.
     """
@@ -68,31 +62,27 @@ class Request:
         self.max_waiters = max_waiters
         self.on_wait = on_wait
         self.text = cost_text(units) if units else NOTHING
-        # The acquire takes one request and one permit, waits without a bound in a queue of any
-        # length, and has no callback.
+        # One request and one permit, with no bound and no callback.
         self.plain = not units and max_sleep is None and max_waiters is None and on_wait is None
 
 
 def cost_text(units: Units) -> str:
-    """The units in one canonical text without spaces."""
     return ",".join(f"{unit}={units[unit]}" for unit in sorted(units)) or NOTHING
 
 
 def units_of(text: str) -> Units:
-    """The units that wrote `text`."""
     if text == NOTHING:
         return {}
     return {unit: int(number) for unit, number in (part.split("=") for part in text.split(","))}
 
 
 def sleep_of(max_sleep: float | None, call: str) -> int | None:
-    """Seconds as the gate counts them: 0 is not at all, None as long as it takes."""
     seconds = check_max_sleep(max_sleep, call)
     return None if seconds is None else microseconds(seconds)
 
 
 def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]) -> Units:
-    """The units of `acquire(cost, **others)`, each counted by a limit and within its capacity."""
+    """The units of `acquire(cost, **others)`, each within the capacity of its limits."""
     wanted = dict(others) if type(cost) is int and cost == 1 else {**others, "requests": cost}
     units = {unit: check_cost(declared, name, unit, number) for unit, number in wanted.items()}
     for unit, capacity in declared.capacity.items():
@@ -106,9 +96,8 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
 
 
 def check_cost(declared: Declaration, name: str, unit: str, number: object) -> int:
-    call = (
-        f"acquire({show(number)})" if unit == "requests" else f"acquire({unit[:64]}={show(number)})"
-    )
+    argument = show(number) if unit == "requests" else f"{unit[:64]}={show(number)}"
+    call = f"acquire({argument})"
     if unit in MISTAKES and unit not in declared.capacity:
         raise TypeError(f"{call} of {title(name)}: {MISTAKES[unit]}.")
     if unit in ("max_sleep", "on_wait"):
@@ -121,7 +110,7 @@ def check_cost(declared: Declaration, name: str, unit: str, number: object) -> i
             f"{call} of {title(name)}: a cost is an int, not a {type(number).__name__}; pass an "
             "int such as 3."
         )
-    if not 0 < number < LARGEST:
+    if not 0 < number < BEYOND:
         raise ValueError(
             f"{call} of {title(name)}: a cost is at least 1 and below 2**53; leave a unit out to "
             "take none of it."
@@ -142,10 +131,7 @@ def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
 def check_settlement(
     declared: Declaration, name: str, actual: Mapping[str, object], verb: str = "settle"
 ) -> Units:
-    """Check `settle(tokens=1234)` or `drain(tokens=1234)`, and return the numbers as plain ints.
-
-    They are whole numbers from 0, of units that a Rate, Window or Quota counts.
-    """
+    """The numbers of `settle(tokens=1234)` or `drain(tokens=1234)`, as plain ints."""
     units: dict[str, int] = {}
     was = "was used" if verb == "settle" else "is left"
     for unit, number in actual.items():
@@ -154,7 +140,7 @@ def check_settlement(
             raise TypeError(
                 f"{call} of {title(name)}: what {was} is an int; pass the total of {unit}."
             )
-        if not 0 <= number < LARGEST:
+        if not 0 <= number < BEYOND:
             raise ValueError(
                 f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass the total of "
                 f"{unit}."

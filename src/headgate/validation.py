@@ -1,10 +1,8 @@
 """The checks that all public calls share: a value from outside goes in, a plain number or str comes
 out.
 
-This module has the rules for counts, seconds, instants, units and names, and the sentences that
-refuse. No I/O, no clock, no state. No function here gets a limit, a limiter or a store. A sentence
-names the call, the value, the rule and the way out. A wrong type is a TypeError, a wrong value a
-ValueError.
+No I/O, no clock, no state, and no limiter. A message names the call, the value, the rule and the
+way out. A wrong type is a TypeError, a wrong value a ValueError.
 """
 
 from __future__ import annotations
@@ -19,23 +17,21 @@ from fractions import Fraction
 
 BEYOND = 2**53  # Lua counts in doubles: from here on neighbouring integers are one number
 MICROSECOND = 1e-6  # the clock's step
-# In seconds. As microseconds it is far below BEYOND, so sums of moments stay below it, too.
+# In seconds. In microseconds, sums of moments stay below BEYOND, too.
 TEN_YEARS = 10 * 365 * 86_400
-# In seconds from 1970, both ways: to 2106, and back to 1833. Up to there, a float of seconds still
-# distinguishes single microseconds.
+# In seconds from 1970, both ways. Up to there, a float of seconds distinguishes microseconds.
 FAR = 2**32
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LONGEST_NAME = 256  # bytes in UTF-8
 LONGEST_UNIT = 64
-# Arguments of the method `acquire`.
+# Arguments of `acquire`.
 RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})
-# A fractional amount counts in parts of a token, of which a token has at most this many.
-PARTS = 1_000_000
-# Buckets below this size count parts of a token, because Lua can count those exactly, and because
-# ticks stay shorter than periods.
+PARTS = 1_000_000  # of a token, at most: a fractional amount counts in them
+# Buckets below this size count parts of a token: Lua counts them exactly, and ticks stay shorter
+# than periods.
 WHOLE_FROM = 2**21
-# No limit counts these units. Each is one letter short of a unit that limits count.
+# No limit counts these units.
 SINGULARS = {"request": "requests", "permit": "permits"}
 
 _UNIT = re.compile(r"[a-z][a-z0-9_]*")
@@ -48,9 +44,7 @@ def positive_int(call: str, field: str, value: object, way: str = "") -> int:
 
 
 def tokens(call: str, field: str, value: object) -> float:
-    """`value` as a number of tokens above 0: an int where it is whole, otherwise a float of at
-    least a millionth.
-    """
+    """`value` as an int if it is whole, otherwise as a float of at least a millionth."""
     number = _real(call, field, value, "write a number such as 10 or 2.5")
     if number == number // 1:
         return positive_int(call, field, int(number))
@@ -118,7 +112,6 @@ def seconds(
 
 
 def check_max_sleep(value: object, call: str = "acquire") -> float | None:
-    """Seconds, 0 for not at all, or None for as long as it takes."""
     if value is None:
         return None
     # Every acquire with a `max_sleep` comes by here, so the usual case is first.
@@ -129,9 +122,7 @@ def check_max_sleep(value: object, call: str = "acquire") -> float | None:
 
 
 def instant(call: str, field: str, value: object) -> float:
-    """A moment as seconds since the epoch, in whole microseconds: from a number or from an aware
-    datetime.
-    """
+    """A number or an aware datetime as seconds since the epoch, in whole microseconds."""
     if not isinstance(value, datetime):
         way = "write seconds since 1970, or a datetime with a time zone"
         moment = microseconds(_real(call, field, value, way))
@@ -156,7 +147,6 @@ def flag(call: str, field: str, value: object) -> bool:
 
 
 def choice(call: str, field: str, value: object, choices: tuple[str, ...]) -> str:
-    """One of a few words."""
     way = f"write {' or '.join(map(repr, choices))}"
     if not isinstance(value, str):
         raise _bad_type(call, field, value, "a str", way)

@@ -1,4 +1,4 @@
-"""The argument of `on_wait`, and the check of such a callback. The stores call it."""
+"""The argument of `on_wait`, and the check of such a callback."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headgate.validation import show
 class Waiting:
     """The argument of `on_wait`: the place of an acquire in the queue.
 
-    `position` is the number of live waiters before this one; 0: it is the next. `retry_after` is
-    the number of seconds until its turn, if no waiter before it gives up and permits are free. It
-    is None when only a release can say.
+    `position`: the number of live waiters before this one; 0: it is the next. `retry_after`:
+    seconds until its turn, if no waiter before it gives up and permits are free; None when only a
+    release can say.
     """
 
     position: int
@@ -26,33 +26,21 @@ class Waiting:
 
 OnWait = Callable[[Waiting], object]
 # A call of such a function does not run its body.
-LATER = (
-    inspect.iscoroutinefunction,
-    inspect.isasyncgenfunction,
-    inspect.isgeneratorfunction,
-)
+LATER = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 
 
 def queued_at(position: int, delay: int) -> Waiting:
-    """A `Waiting` from a gate's numbers: `delay` in microseconds."""
+    """`delay`: in microseconds."""
     return Waiting(position, seconds_of(delay))
 
 
 def seconds_of(delay: int) -> float | None:
-    """Microseconds until the turn of an acquire that cannot pass now, in seconds.
-
-    None when there is no such moment, or none is known: then only a release can say.
-    """
-    # A delay is a moment less the present moment. So the delay until NEVER is less than NEVER, but
-    # more than half of it.
+    """A delay in microseconds as `retry_after`."""
+    # The delay until NEVER is NEVER less the present moment: more than half of NEVER.
     return delay / 1_000_000 if 0 < delay < NEVER // 2 else None
 
 
 def check_on_wait(value: object, call: str) -> OnWait | None:
-    """Return `value`: None, or a function that takes a `Waiting`.
-
-    Raises TypeError for anything else.
-    """
     if value is None:
         return None
     if not callable(value):
