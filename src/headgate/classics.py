@@ -139,13 +139,10 @@ class TokenBucket(Classic):
     entry takes one, in order.
 
     `max_sleep`: seconds that a caller is willing to wait; None or 0: as long as it takes. A longer
-    wait is known in advance: it raises MaxSleepExceededError at once and consumes nothing.
+    wait raises MaxSleepExceededError at once and consumes nothing.
     `initial_tokens`: how many tokens a new bucket holds; None: it is full.
-    `redis_url`, `store` and `connection_pool_size`: as in `Semaphore`.
-
-    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as
-    there. Raises ValueError or TypeError for bad arguments, and StoreError (RedisError) when the
-    store cannot be asked.
+    `redis_url`, `store`, `connection_pool_size`, the order of the arguments and the errors: as in
+    `Semaphore`.
     """
 
     __slots__ = ()

@@ -46,8 +46,7 @@ class MaxSleepExceededError(HeadgateError):
 
 
 class QueueFullError(MaxSleepExceededError):
-    """Not now: as many callers wait already as `max_waiters` or `max_position` allows. Nothing was
-    charged.
+    """Not now: as many callers wait as `max_waiters` or `max_position` allows. Nothing was charged.
 
     `position`: the number of live waiters before this one. `retry_after`: seconds until its turn
     behind them; None when only a release can say. Way out: try again after `retry_after` seconds,
@@ -68,8 +67,7 @@ class CostExceedsCapacityError(HeadgateError, ValueError):
 
 
 class UnknownLimiterError(HeadgateError):
-    """The store has no limits for this name, and a limiter of `Limiter.attach` has none of its own.
-    Nothing was done.
+    """The store has no limits for the name of an attached limiter. Nothing was done.
 
     Way out: check the name and the store, or let a process acquire first that declares limits.
     Redis forgets a name that has been idle for long enough, see "TTLs" in docs/redis.md.
@@ -90,8 +88,8 @@ class LeaseLostError(HeadgateError):
 
     A task was cancelled where it awaited; a thread, or a task that did not await, has run to its
     end. Another caller may have held the permit meanwhile. Way out: check what the block has done,
-    and do it again. If processes or stores pause for longer than the lease, give `Concurrency` a
-    longer one, and hand `permit.fence` to the resource.
+    and do it again. Against longer pauses, give `Concurrency` a longer lease, and hand
+    `permit.fence` to the resource.
     """
 
 

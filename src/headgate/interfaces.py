@@ -17,8 +17,7 @@ class Queue(Protocol):
     """The queue of one name, as limiters see it."""
 
     name: str
-    # It takes one of each unit if they are free now. Otherwise it does nothing, and the caller asks
-    # by the other methods.
+    # It takes one of each unit if they are free now; otherwise the caller uses the other methods.
     enter: Callable[[], bool]
     enter_task: Callable[[], bool]  # the same for a task
 
@@ -35,7 +34,7 @@ class Queue(Protocol):
     def status(self, own: Declaration | None = None) -> Status: ...
     async def astatus(self, own: Declaration | None = None) -> Status: ...
     def describe(self) -> str: ...
-    # `former`: the limits that the update overrules, unless they were declared already.
+    # `former`: the limits that the update overrules, if they were not declared yet.
     def update(self, declared: Declaration, former: Declaration | None = None) -> None: ...
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None: ...
     # Declare these limits for an acquire. The last declaration wins, unless an update overrules it.
@@ -63,7 +62,7 @@ class Queue(Protocol):
 
 
 class Store(Protocol):
-    """The source of queues: the same name, the same queue."""
+    """The same name has the same queue."""
 
     def queue(self, name: str, declared: Declaration) -> Queue: ...
 

@@ -228,7 +228,7 @@ class _Parser:
                 draft.lease = self.duration()
 
     def count(self) -> float:
-        """The amount of the limit: an int if it is whole. Only a Rate takes a fraction."""
+        """An int if it is whole. Only a Rate takes a fraction."""
         number = self.here
         total = self.quantity()
         if not 0 < total < BEYOND:
@@ -302,9 +302,7 @@ class _Parser:
         if token.text == "midnight":
             return None
         if token.kind != "stamp":
-            self.fail(
-                token, "expected 'midnight' or a moment such as 1970-01-01T00:00:00Z", found=True
-            )
+            self.fail_missing(token, "'midnight' or a moment such as 1970-01-01T00:00:00Z")
         try:
             moment = datetime.fromisoformat(token.text.upper())
         except ValueError:
@@ -329,26 +327,27 @@ class _Parser:
 
     def number(self, wanted: str) -> _Token:
         if self.here.kind != "number":
-            self.fail(self.here, f"expected {wanted}", found=True)
+            self.fail_missing(self.here, wanted)
         return self.advance()
 
     def expect(self, words: Collection[str], wanted: str) -> _Token:
         token = self.here
         if token.text not in words:
             near = get_close_matches(token.text, words, 1) if token.kind == "word" else []
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            self.fail(token, f"expected {wanted}", found=True, hint=hint)
+            self.fail_missing(token, wanted, f"; did you mean {near[0]!r}?" if near else "")
         return self.advance()
 
     def examples(self) -> str:
         return f"Write it like {_EXAMPLES[self.kind]}."
 
-    def fail(self, token: _Token, fault: str, *, found: bool = False, hint: str = "") -> NoReturn:
-        if found:
-            fault += f", but found {show(token.text)}" if token.text else ", but the text ends"
+    def fail_missing(self, token: _Token, wanted: str, hint: str = "") -> NoReturn:
+        found = f"found {show(token.text)}" if token.text else "the text ends"
+        self.fail(token, f"expected {wanted}, but {found}{hint}")
+
+    def fail(self, token: _Token, fault: str) -> NoReturn:
         line = "".join(char if char.isprintable() else "?" for char in self.text)
         raise ValueError(
-            f"parse_limit({show(self.text)}): at character {token.at + 1}, {fault}{hint}\n"
+            f"parse_limit({show(self.text)}): at character {token.at + 1}, {fault}\n"
             f"    {line}\n    {' ' * token.at}{'^' * max(1, len(token.text))}\n{self.examples()}"
         )
 

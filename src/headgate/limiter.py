@@ -36,8 +36,7 @@ R = TypeVar("R")
 
 
 class Limiter(Entrance):
-    """Keeps calls within the limits of a service: an acquire takes from all `limits` or none, in
-    the order of arrival.
+    """Keeps calls within limits: an acquire takes from all `limits` or none, in order of arrival.
 
         api = Limiter("api", "100/minute", Concurrency(5))
         async with api: ...                                  # waits its turn
@@ -186,7 +185,7 @@ class Limiter(Entrance):
             self._queue = Attached(self, queue, whole)
 
     def _begin_again(self, limits: tuple[Limit, ...]) -> None:
-        """Be as new: the next acquire declares `limits`, or takes them from the store."""
+        """The next acquire declares `limits`, or takes them from the store."""
         if self._default.closing.closed:
             return
         if self._attached:
@@ -201,8 +200,8 @@ class Limiter(Entrance):
         """A limiter with the same limits and options, and a state of its own for `key`, such as a
         tenant.
 
-        `key`: any text of 1 to 256 bytes. An idle key costs nothing after a while. A store keeps a
-        key that has holders, waiters or debts. Raises TypeError on a limiter that is one key's.
+        `key`: any text of 1 to 256 bytes. A store forgets a key after a while without holders,
+        waiters and debts. Raises TypeError on a limiter that is one key's.
         """
         if self.key is not None:
             raise TypeError(
@@ -380,9 +379,8 @@ class Limiter(Entrance):
 
         From now on each acquire of this limiter and its keys raises LimiterClosedError, also one
         that was made before and is entered now. Acquires that wait are served first; with
-        `refuse_waiters` they raise it, too. `release`, `settle`, `status`, `update` and `flush`
-        still work. A second call waits in the same way. Other limiters of this name go on. In a
-        coroutine, use `aclose`.
+        `refuse_waiters` they raise it, too. All else still works, and other limiters of this name
+        go on. A second call waits in the same way. In a coroutine, use `aclose`.
 
         Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError
         in a thread whose event loop runs, and in a signal handler or finalizer that has interrupted
@@ -410,8 +408,8 @@ class Limiter(Entrance):
         """Lower the remaining budget to the number that the service states, if it is higher:
         `api.drain(requests=12)`.
 
-        So other clients of the service count, too. A `Rate` refills from there. A `Window` and a
-        `Quota` count the difference as used now. Granted permits stay granted. Never blocks.
+        A `Rate` refills from there. A `Window` and a `Quota` count the difference as used now.
+        Granted permits stay granted. Never blocks.
         `left`: whole numbers from 0, of units that a Rate, Window or Quota counts.
 
         Raises ValueError or TypeError before anything is sent. An unreachable server gets it if it
@@ -457,7 +455,7 @@ class Limiter(Entrance):
         how = kind, self.name, self.key, () if self._attached else self.limits, self._options
         return unpickled, how, attributes(self, kind, Limiter)
 
-    # Without these methods, Python would iterate by asking for limiter[0], limiter[1] and so on.
+    # Without these methods, Python would ask for limiter[0], limiter[1] and so on.
     def __iter__(self) -> NoReturn:
         raise TypeError(self._lists_no_keys("iteration over "))
 
@@ -476,7 +474,7 @@ class Limiter(Entrance):
 
 
 class Acquire(Coroutine[Any, Any, Permit]):
-    """The result of `limiter.acquire(...)`: a request for one permit, which has not been sent yet.
+    """The result of `limiter.acquire(...)`: a request for one permit, not sent yet.
 
     Await it, enter it with `async with` or `with`, or make it a task:
     `asyncio.create_task(limiter.acquire())`. A second use raises RuntimeError.
@@ -489,8 +487,8 @@ class Acquire(Coroutine[Any, Any, Permit]):
         self._request = request
         self._used = False
         self._running: Coroutine[Any, Any, Permit] | None = None  # once a task runs it
-        # Only an unused acquire has a finalizer, because Python drops an exception that a signal
-        # handler raises in a finalizer.
+        # Only an unused acquire has a finalizer: in one, Python drops the exception of a signal
+        # handler.
         self.__class__ = Unused
 
     def __await__(self) -> Generator[Any, None, Permit]:

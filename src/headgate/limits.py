@@ -107,7 +107,7 @@ class Rate:
     @property
     def burst(self) -> int:
         """The most tokens that can be granted at one instant: `capacity`, filled in."""
-        return ceil(self.amount) if self.capacity is None else self.capacity
+        return self.capacity or ceil(self.amount)
 
     def __str__(self) -> str:
         word = "every" if self.steps else "per"

@@ -15,12 +15,15 @@ from headgate.validation import BEYOND, check_max_sleep, microseconds, show
 if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
-# Arguments of other libraries' acquire, and how to write each with headgate.
+# Arguments of other acquires, and how to write each.
 MISTAKES = {
     "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire()",
     "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",
+} | {
+    unit: f"a try never waits and takes no {unit}; leave it out, or call acquire"
+    for unit in ("max_sleep", "on_wait")
 }
-NOTHING = "-"  # no cost was named: the acquire takes one request and one permit
+NOTHING = "-"  # no cost was named
 
 
 class Request:
@@ -100,11 +103,6 @@ def check_cost(declared: Declaration, name: str, unit: str, number: object) -> i
     call = f"acquire({argument})"
     if unit in MISTAKES and unit not in declared.capacity:
         raise TypeError(f"{call} of {title(name)}: {MISTAKES[unit]}.")
-    if unit in ("max_sleep", "on_wait"):
-        raise TypeError(
-            f"{call} of {title(name)}: a try never waits and takes no {unit}; leave it out, or "
-            "call acquire."
-        )
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(
             f"{call} of {title(name)}: a cost is an int, not a {type(number).__name__}; pass an "

@@ -35,7 +35,7 @@ WHOLE_FROM = 2**21
 SINGULARS = {"request": "requests", "permit": "permits"}
 
 _UNIT = re.compile(r"[a-z][a-z0-9_]*")
-_LONGEST_SHOWN_INT = 128  # bits; Python refuses to print the very long ones at all
+_LONGEST_SHOWN_INT = 128  # bits; Python refuses to print very long ones
 
 
 def positive_int(call: str, field: str, value: object, way: str = "") -> int:
@@ -60,8 +60,8 @@ def tokens(call: str, field: str, value: object) -> float:
 def rational(value: float) -> Fraction:
     """The fraction that the user meant by `value`: 2.5 is 5/2, and the float of 1/3 is a third.
 
-    Its denominator is at most `PARTS`. If the nearest such fraction is larger than `value` as a
-    float, too, the result is `value` in millionths, rounded down.
+    Its denominator is at most `PARTS`. If the nearest such fraction is larger than `value`, also as
+    a float, the result is `value` in millionths, rounded down.
     """
     written = Fraction(str(value))
     near = written.limit_denominator(PARTS)
@@ -104,11 +104,13 @@ def seconds(
     if number < least or number <= 0:
         lowest = f"at least {plain(least)} seconds" if least > 0 else "more"
         rule = f"{field} must be {'0 or ' if zero else ''}{lowest}"
-        raise _bad_value(call, field, value, rule, way or "write a longer time")
-    if number >= TEN_YEARS:
+        change = "write a longer time"
+    elif number >= TEN_YEARS:
         rule = f"{field} is in seconds and must be below {TEN_YEARS} (ten years)"
-        raise _bad_value(call, field, value, rule, way or "write a shorter time")
-    return number
+        change = "write a shorter time"
+    else:
+        return number
+    raise _bad_value(call, field, value, rule, way or change)
 
 
 def check_max_sleep(value: object, call: str = "acquire") -> float | None:
@@ -169,7 +171,6 @@ def check_unit(call: str, value: object) -> str:
 
 
 def unit_fault(unit: str) -> str:
-    """Why `unit` cannot name a budget; empty if it can."""
     if len(unit) > LONGEST_UNIT:
         return f"a unit may have at most {LONGEST_UNIT} characters, and this one has {len(unit)}"
     if not _UNIT.fullmatch(unit):
@@ -219,8 +220,7 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
 def microseconds(value: float) -> int:
     """Finite seconds as whole microseconds, halves upwards; any time above zero stays at least 1.
 
-    The whole seconds are set aside first. The remainder is exact, so an instant does not lose its
-    last digit.
+    Without the whole seconds the rest is exact, so an instant does not lose its last digit.
     """
     whole = math.floor(value)
     result = whole * 1_000_000 + math.floor((value - whole) * 1_000_000 + 0.5)
@@ -228,7 +228,7 @@ def microseconds(value: float) -> int:
 
 
 def plain(value: float) -> str:
-    """The shortest decimal digits that give `value` back, never with an exponent."""
+    """The shortest decimal digits of `value`, never with an exponent."""
     return f"{Decimal(repr(value)):f}".removesuffix(".0")
 
 
@@ -248,7 +248,7 @@ def show(value: object) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # it differs from run to run, and helps no reader
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST_SHOWN = 100
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 64
