@@ -100,6 +100,33 @@ def test_an_interrupted_update_holds_whole_or_not_at_all(change: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_waiter_of_an_interrupted_update_holds_what_it_gives_back() -> None:
+    """S1, L5: given a waiter for a rate, when permits come to the limits with an exception at any
+    place in `update`, then its permit is free when its block ends.
+    """
+    place = 0
+    while True:
+        place += 1
+        limiter = Limiter("growing", Rate(1, per=60, capacity=1), store=MemoryStore())
+        await limiter.acquire()
+
+        async def wait(limiter: Limiter = limiter) -> None:
+            async with limiter:
+                pass
+
+        task = asyncio.create_task(wait())
+        await settled()
+        new = (Concurrency(6), Rate(1000, per=1))
+        reached = At(place).update(limiter, new)
+        limiter.update(*new)
+        await asyncio.wait_for(task, 10)
+        assert limiter.status().limits[0].used == 0, place
+        if not reached:
+            break
+    assert place > 50
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_an_interrupted_update_leaves_no_waiter_behind() -> None:
     """L5, T7: given waiters for 1, 3 and 1 permits, when the limits fall to 2 permits with an
     exception at any place in `update`, then the one for 3 is refused, and the others pass in order.

@@ -107,7 +107,8 @@ class WaitQueue:
         return decision
 
     def _note_grant(self, waiter: Waiter, grant: Grant) -> None:
-        waiter.holds = self.declared.holds
+        # The gate says it, because `declared` lags behind an update that an exception interrupts.
+        waiter.holds = bool(self.gate.holding)
         if waiter.holds:
             self.holders.add(waiter.request.units)
         waiter.grant = grant
@@ -201,8 +202,8 @@ class WaitQueue:
             head = cast(Waiter, next(iter(gate.queue)))
             moment = gate.next_at()
             if moment < head.check_at:
+                head.wake()  # first: after an interrupt, it is woken again
                 head.check_at = moment
-                head.wake()
 
     def next_at(self, _: None) -> int:
         return self.gate.next_at()
