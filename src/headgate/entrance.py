@@ -188,7 +188,7 @@ class Enter:
         self._enter = enter
 
     def __call__(self, *called_with: Entrance) -> None:
-        entrance = self.entrance or called_with[0]
+        entrance = called_with[0] if self.entrance is None else self.entrance
         block = None if self.block is None else self.block()
         self.block = BLOCKS.enter = None
         if block is None:

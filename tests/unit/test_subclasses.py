@@ -123,3 +123,14 @@ def test_a_subclass_may_take_arguments_of_a_class(store: str | None) -> None:
     assert made == [Team]
     assert isinstance(limiter, Team)
     assert type(pickle.loads(pickle.dumps(limiter))) is type(limiter)
+
+
+class Empty(Limiter):
+    def __len__(self) -> int:
+        return 0
+
+
+def test_a_limiter_that_is_false_can_be_entered(name: str, redis_url: str) -> None:
+    limiter = Empty(name, Concurrency(1), store=redis_url)
+    with limiter:
+        assert limiter.status().limits[0].used == 1
