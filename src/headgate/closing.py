@@ -21,6 +21,7 @@ from headgate.errors import LimiterClosedError
 from headgate.forks import exit_error
 from headgate.keys import title
 from headgate.stores.memory.lock import has_lock
+from headgate.threads import snapshot
 
 LONGEST = 0.05  # the longest pause between two checks for waiting acquires, in seconds
 FEWEST = 64  # references to limiters that are kept without looking for dead ones
@@ -207,7 +208,7 @@ def refuse(waiter: Any, error: Exception) -> None:
 
 def end_task_waits(thread: int) -> None:
     """Refuse the acquires that wait in event loops of `thread`: forks.py says why."""
-    for closing in list(CLOSINGS):
+    for closing in snapshot(CLOSINGS):
         for waiter in [entry() for entry in list(closing.waiting)]:
             future = future_of(waiter)
             if future is not None:
@@ -231,7 +232,7 @@ CLOSINGS: WeakSet[Closing] = WeakSet([UNCLOSED])
 
 
 def _after_fork() -> None:
-    for closing in list(CLOSINGS):
+    for closing in snapshot(CLOSINGS):
         closing.forked()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from headgate.closing import CLOSINGS
 from headgate.errors import CostExceedsCapacityError
+from headgate.threads import snapshot
 
 if TYPE_CHECKING:
     from headgate.entrance import Entrance
@@ -39,7 +40,7 @@ def store_of(owner: Any) -> Any:
 
 def limiters_in(store: Store) -> list[Limiter]:
     """Return all limiters of `store` that are in use, and their keys."""
-    owners = [owner for closing in list(CLOSINGS) for owner in closing.owners()]
+    owners = [owner for closing in snapshot(CLOSINGS) for owner in closing.owners()]
     return [owner for owner in owners if store_of(owner) is store]
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import _thread
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+T = TypeVar("T")
 CHECK = 0.5  # seconds between two checks that another thread still runs
 
 
@@ -33,3 +35,12 @@ def begin(work: Callable[[], object], name: str) -> int:
 def runs(thread: int) -> bool:
     """Whether the thread with this identifier runs."""
     return thread in sys._current_frames()
+
+
+def snapshot(items: Iterable[T]) -> list[T]:
+    """The items of a WeakSet, which another thread may change meanwhile."""
+    while True:
+        try:
+            return list(items)
+        except RuntimeError:
+            continue

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from headgate import logs
+from headgate.threads import snapshot
 from tests.processes import finished
 
 LINE = "the store answers again"
@@ -171,3 +172,18 @@ def test_a_child_of_a_fork_has_a_log_thread_of_its_own() -> None:
     os.close(write)
     assert os.read(read, 1000).decode() == LINE
     os.close(read)
+
+
+def test_a_snapshot_of_a_set_that_changes_meanwhile_is_taken_again() -> None:
+    """L6: the end of a process goes over all limiters, while a daemon thread makes more."""
+
+    class Changing:
+        times = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.times += 1
+            yield 1
+            if self.times == 1:
+                raise RuntimeError("Set changed size during iteration")
+
+    assert snapshot(Changing()) == [1]
