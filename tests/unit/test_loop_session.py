@@ -47,6 +47,7 @@ class Stub:
         )
         self.at_once = self.ready = self.asked.append
         self.listen = self.listening.append
+        self.check_flush = lambda: None
 
     def new_session_id(self) -> str:
         return "s"

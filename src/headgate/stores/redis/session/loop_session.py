@@ -256,7 +256,9 @@ class LoopSession:
 
     def _schedule(self) -> None:
         """Tell the client once that there is something to send."""
-        if self.traffic.state is SCHEDULED and not self._client_knows:
+        if self.traffic.state is SCHEDULED and self._client_knows:
+            self.client.check_flush()
+        elif self.traffic.state is SCHEDULED:
             self._client_knows = True
             try:
                 if self.machine.batching.leaves_at_once(self.traffic):

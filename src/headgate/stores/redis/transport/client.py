@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
@@ -29,6 +30,8 @@ from headgate.stores.redis.transport.subscriber import Subscriptions
 from headgate.stores.redis.transport.tasks import begun, stop
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.shutdown import Unsent
     from headgate.stores.redis.transport.topology import Topology
@@ -137,12 +140,18 @@ class Client:
 
         So operations that arrive in the same turn travel in one call.
         """
-        now = self.loop.time()
-        # An exception of a signal handler may have come in place of the callback.
-        if not self._ready or now > self._flush_by:
-            self.loop.call_soon(self._flush)
-            self._flush_by = now + PAUSE
         self._ready.append(sender)
+        if len(self._ready) == 1:
+            self._flush_soon()
+
+    def check_flush(self) -> None:
+        """An exception of a signal handler may have come in place of the callback."""
+        if self._ready and self.loop.time() > self._flush_by:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self.loop.call_soon(self._flush)
+        self._flush_by = self.loop.time() + PAUSE
 
     def at_once(self, sender: Sender) -> None:
         """Send a call of `sender` at once, because no other operation will travel with it.
@@ -154,11 +163,13 @@ class Client:
             self.ready(sender)
         else:
             first, self._sent_at_once = not self._sent_at_once, True
-            self._send_next(sender)
-            # The call is on its way before `call_soon`, so the server's work overlaps with that
-            # cost.
-            if first:
-                self.loop.call_soon(self._end_turn)
+            try:
+                self._send_next(sender)
+            finally:
+                # The call is on its way before `call_soon`, so the server's work overlaps with that
+                # cost.
+                if first:
+                    self.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self._sent_at_once = False
@@ -195,15 +206,30 @@ class Client:
             if command is not None:
                 self.send(Call(sender, command, now, now))
         except BaseException:
-            if sender.node is not None:
-                sender.node.forget(sender)
             self.put_off(sender)
             raise
 
     def put_off(self, sender: Sender) -> None:
-        """Send the present call of `sender`, or the next one, in a moment."""
+        """An exception came: send the present call of `sender`, or the next one, in a moment.
+
+        That call may be in any of these places, or in none.
+        """
+        self._paused = [call for call in self._paused if call.sender is not sender]
+        self.reconnection.withdraw(sender)
+        for node in list(self.nodes.values()):
+            node.withdraw(sender)
         sender.put_off()
         self.loop.call_later(PAUSE, self.ready, sender)
+
+    @contextmanager
+    def putting_off(self, calls: list[Call]) -> Iterator[None]:
+        """If an exception comes, put off the calls that are left."""
+        try:
+            yield
+        except BaseException:
+            for call in calls.copy():
+                self.put_off(call.sender)
+            raise
 
     def send(self, call: Call) -> None:
         node = self.node_for(call)
@@ -220,9 +246,10 @@ class Client:
         self.loop.call_later(PAUSE, self._resume, call)
 
     def _resume(self, call: Call) -> None:
-        if not self._closed:
-            self._paused.remove(call)
-            self.send_again(call)
+        if not self._closed and call in self._paused:
+            with self.putting_off([call]):
+                self._paused.remove(call)
+                self.send_again(call)
 
     def node_for(self, call: Call) -> Node | None:
         if call.there is not None:
@@ -268,8 +295,10 @@ class Client:
         """A connection is lost: its calls are sent by another one, if they may be retried."""
         self.nodes = {server: other for server, other in self.nodes.items() if other is not node}
         self.reconnection.suspects[node.endpoint] = lost
-        for call in calls:
-            self.reconnection.reroute(call._replace(there=None), node.endpoint, lost)
+        with self.putting_off(calls):
+            while calls:
+                self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
+                del calls[0]
         self._subscriptions.lost(node.endpoint, left=isinstance(lost, DEMOTED))
         for sender in [sender for sender in self.senders.values() if sender.node is node]:
             sender.doubt()

@@ -76,6 +76,9 @@ class Connection(asyncio.Protocol):
                 self._replied(reply)
         except ProtocolError as error:
             self.cut(error)
+        except BaseException as interrupt:  # the calls in flight are sent again
+            self.cut(ConnectionError(f"reading was interrupted: {interrupt!r}"))
+            raise
         finally:
             if must_write:
                 self.write()

@@ -419,15 +419,17 @@ class Node:
 
     # Ending ---------------------------------------------------------------------------------------
 
-    def forget(self, sender: Sender) -> None:
-        """An exception came while a call of `sender` was sent: end the connection without it.
+    def withdraw(self, sender: Sender) -> None:
+        """Withdraw the call of `sender`, which an exception has interrupted.
 
-        Part of the call may have left, so no later reply would have a known place.
+        Part of it may have left. No later reply would have a known place, so the connection ends.
         """
+        self.waiting = deque(call for call in self.waiting if call.sender is not sender)
         self.calls = deque(
             call for call in self.calls if not (type(call) is Call and call.sender is sender)
         )
-        self.cut(ConnectionError("a call was interrupted"))
+        if sender.node is self:
+            self.cut(ConnectionError("a call was interrupted"))
 
     def cut(self, lost: Exception) -> None:
         self._connection.cut(lost)

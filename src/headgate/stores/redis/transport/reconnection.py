@@ -20,6 +20,8 @@ from headgate.stores.redis.transport.tasks import begun, pause, trouble_of
 from headgate.stores.redis.transport.topology import Sentinel
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.node import Call, Node, Sender
     from headgate.stores.redis.transport.topology import Topology
@@ -43,6 +45,7 @@ class Connections(Protocol):
     async def connect(self, server: Endpoint) -> None: ...
     def leave_unused(self) -> None: ...
     def send_again(self, call: Call) -> None: ...
+    def putting_off(self, calls: list[Call]) -> AbstractContextManager[None]: ...
     def wake_drain(self) -> None: ...
 
 
@@ -112,6 +115,10 @@ class Reconnection:
         self.unrouted.setdefault(server, []).append(call)
         self.watch_deadline(call)
         self._seek_soon(server)
+
+    def withdraw(self, sender: Sender) -> None:
+        for server, calls in self.unrouted.items():
+            self.unrouted[server] = [call for call in calls if call.sender is not sender]
 
     def reroute(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         """Retry a call that got no answer, or fail it. A wrong password is not retried."""
@@ -204,8 +211,11 @@ class Reconnection:
                 # Another loop may have reached the store. In a known outage, a new loop gives up.
                 outages = outages_of(self.topology)
                 self.met = outages.met and not outages.since
-            sent = [self._resend(call, server, trouble) for call in self.unrouted.pop(server)]
-            in_vain = not all(sent)
+            calls, in_vain = self.unrouted.pop(server), False
+            with self._client.putting_off(calls):
+                while calls:
+                    in_vain = not self._resend(calls[0], server, trouble) or in_vain
+                    del calls[0]
             self._client.leave_unused()
         self._check_deadlines()
 

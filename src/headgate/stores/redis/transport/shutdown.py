@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from headgate.logs import flush_at_exit
 from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
+from headgate.threads import snapshot
 
 # The most seconds for which the end of a process waits for a server.
 LONGEST = 5.0
@@ -114,14 +115,14 @@ def deliver(until: float) -> None:
 
     Report on stderr those that are not.
     """
-    if portal_loop() is not None or any(not client.ended for client in list(CLIENTS)):
+    if portal_loop() is not None or any(not client.ended for client in snapshot(CLIENTS)):
         report(portal().run(lambda: _deliver(until)))
 
 
 async def _deliver(until: float) -> list[Unsent]:
     """In the portal: take over the calls of loops that do not run any more, and deliver all."""
     here = asyncio.get_running_loop()
-    for client in list(CLIENTS):
+    for client in snapshot(CLIENTS):
         if client.loop is not here and not client.loop.is_running():
             client.end()
     await asyncio.sleep(0)  # after this turn the portal has taken them over
@@ -129,7 +130,7 @@ async def _deliver(until: float) -> list[Unsent]:
     arrived = here.create_future()
     portal().tell(lambda: arrived.set_result(None))
     await arrived
-    clients = [client for client in list(CLIENTS) if not client.closed]
+    clients = [client for client in snapshot(CLIENTS) if not client.closed]
     delivered = [
         client.keeper.deliver(client, until)
         if client.loop is here
