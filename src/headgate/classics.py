@@ -141,8 +141,8 @@ class TokenBucket(Classic):
     `max_sleep`: seconds that a caller is willing to wait; None or 0: as long as it takes. A longer
     wait raises MaxSleepExceededError at once and consumes nothing.
     `initial_tokens`: how many tokens a new bucket holds; None: it is full.
-    `redis_url`, `store`, `connection_pool_size`, the order of the arguments and the errors: as in
-    `Semaphore`.
+    `redis_url`, `store`, `connection_pool_size`, the order of the arguments, the errors and the
+    read-only attributes: as in `Semaphore`.
     """
 
     __slots__ = ()
@@ -200,8 +200,8 @@ class RateLimiter:
     limiter.throttle(): ...`
 
     A call takes one of `concurrency_limit` permits and one token of a bucket of `rate_limit` a
-    second, or neither. Each instance has a state of its own. Its bucket starts full: in the first
-    second up to twice `rate_limit` calls can pass.
+    second, or neither. Both are safe against exceptions and cancellation. Each instance has a state
+    of its own. Its bucket starts full: in the first second up to twice `rate_limit` calls can pass.
     """
 
     __slots__ = ("_entrance", "concurrency_limit", "rate_limit")

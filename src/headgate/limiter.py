@@ -241,7 +241,8 @@ class Limiter(Entrance):
         QueueFullError and LimiterClosedError; UnknownLimiterError, of an attached limiter;
         StoreError when the store cannot be asked. It raises RuntimeError if it would block its own
         event loop for ever, or in the child of a process that forked during the wait. With
-        on_lost="cancel" its block, or a later `with permit:`, raises LeaseLostError.
+        on_lost="cancel" its block, or a later `with permit:`, raises LeaseLostError. Without a
+        block a lost lease shows on the permit alone.
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 
@@ -429,7 +430,8 @@ class Limiter(Entrance):
         return declared_limits(f"{self._called()}.update(...)", limits)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: each call of the function holds a permit until it ends.
+        """As a decorator: each call of the function holds a permit until it ends, and a generator
+        as long as it runs.
 
         For functions, coroutine functions, generators and async generators. Raises TypeError for a
         class and for anything else.
