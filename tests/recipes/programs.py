@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from headgate import Limiter
@@ -79,6 +80,18 @@ class Program:
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def ends_without(self, pattern: str) -> bool:
+        """Wait until it has ended, or has written a match of `pattern`. Return whether it has not
+        written one.
+        """
+        until = time.monotonic() + scaled_now(PATIENCE)
+        with self._changed:
+            while not re.search(pattern, self._text):
+                if self._process.poll() is not None or time.monotonic() > until:
+                    return True
+                self._changed.wait(0.1)
+        return False
 
     def ended(self) -> int:
         """Wait until it has ended, and return its code."""

@@ -62,6 +62,10 @@ async def succeeded(job: Job) -> object:
 def end(workers: list[Program]) -> None:
     for worker in workers:
         worker.signal(signal.SIGTERM)
+    for worker in workers:
+        # RQ's handler raises. In a finalizer, Python drops that exception, and the worker goes on.
+        if not worker.ends_without("Exception ignored in"):
+            worker.signal(signal.SIGTERM)
     assert [worker.ended() for worker in workers] == [0] * WORKERS
 
 
