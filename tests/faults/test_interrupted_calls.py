@@ -70,7 +70,7 @@ async def all_pass_but_one(limiters: list[Limiter]) -> None:
 async def test_an_exception_in_a_call_leaves_no_caller_waiting(
     name: str, redis_url: str, interrupt_next: Interrupting, where: str, names: int
 ) -> None:
-    """L5, D6: given acquires in one turn, when the next call is interrupted, then each caller
+    """L5: given acquires in one turn, when the next call is interrupted, then each caller
     passes, or raises that exception, and all permits are free afterwards. The first time, this
     loop has no connection yet.
     """

@@ -649,3 +649,16 @@ def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.D
         assert [rule.left(now) for rule in crowd.gate.rules] == [
             rule.left(now) for rule in fresh.rules
         ]
+
+
+def test_entry_is_a_guess_if_only_a_release_can_say() -> None:
+    """Given permits that are held, then the entry is never, or the moment of the rate beside
+    them if that is later than now.
+    """
+    gate = Gate(rules_of([Concurrency(1)]), START)
+    gate.acquire(START, "holds", {})
+    assert gate.entry_at() == NEVER
+
+    gate = Gate(rules_of([Concurrency(1), Rate(1, per=10, capacity=1)]), START)
+    gate.acquire(START, "holds", {})
+    assert gate.entry_at() == START + 10 * SECOND
