@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from headgate import Concurrency, CostExceedsCapacityError, Limit, Limiter, Permit, Rate
+from headgate import Concurrency, CostExceedsCapacityError, Limit, Limiter, Permit, Rate, Window
 from headgate.stores.memory.store import MemoryStore
 from tests.local_waiters import settled
 
@@ -107,7 +107,7 @@ async def test_a_waiter_of_an_interrupted_update_holds_what_it_gives_back() -> N
     place = 0
     while True:
         place += 1
-        limiter = Limiter("growing", Rate(1, per=60, capacity=1), store=MemoryStore())
+        limiter = Limiter("growing", "1/minute", store=MemoryStore())
         await limiter.acquire()
 
         async def wait(limiter: Limiter = limiter) -> None:
@@ -116,7 +116,7 @@ async def test_a_waiter_of_an_interrupted_update_holds_what_it_gives_back() -> N
 
         task = asyncio.create_task(wait())
         await settled()
-        new = (Concurrency(6), Rate(1000, per=1))
+        new = (Concurrency(6), Window(1000, per=60))
         reached = At(place).update(limiter, new)
         limiter.update(*new)
         await asyncio.wait_for(task, 10)
