@@ -50,6 +50,8 @@ async def start(*arguments: str) -> list[Job]:
     command = (sys.executable, __file__, *arguments)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
+    if process.returncode:
+        sys.exit(f"A process of the fleet ended with exit code {process.returncode}.")
     return [Job(*job) for job in json.loads(output)]
 
 

