@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +105,38 @@ async def test_a_later_call_goes_on_for_a_turn_whose_callback_an_exception_has_t
         await asyncio.sleep(0)
     async with asyncio.timeout(LONG):
         await asyncio.gather(*callers, entered(limiter))
+
+
+class Server:
+    """A node of a Cluster, whose write may be interrupted."""
+
+    def __init__(self, *, interrupted: bool = False) -> None:
+        self.interrupted = interrupted
+        self.outcome = "its calls are kept for ever"
+
+    def keep(self) -> bool:
+        return True
+
+    def write(self) -> None:
+        if self.interrupted:
+            raise Interrupt
+        self.outcome = "written"
+
+    def cut(self, lost: Exception) -> None:
+        self.outcome = "cut"
+
+
+def test_an_exception_in_the_write_to_one_server_leaves_no_other_server_unwritten() -> None:
+    """L5: given a turn with calls for three servers, when the second write is interrupted, then the
+    connections that were not written end, so that their calls are sent again.
+    """
+    servers = [Server(), Server(interrupted=True), Server()]
+    of_cluster: Any = Client.__new__(Client)
+    of_cluster._closed, of_cluster._ready = False, deque()
+    of_cluster.nodes = dict(enumerate(servers))
+    with pytest.raises(Interrupt):
+        of_cluster._flush()
+    assert [server.outcome for server in servers] == ["written", "cut", "cut"]
 
 
 @pytest.mark.parametrize("where", ["made", "packed", "written"])

@@ -192,12 +192,14 @@ class Client:
                 self.loop.call_later(PAUSE, self.ready, sender)
             raise
         finally:
-            for node in writers:
-                try:
-                    node.write()
-                except BaseException as interrupt:  # some of it may have left
+            try:
+                while writers:
+                    writers[0].write()
+                    del writers[0]
+            except BaseException as interrupt:  # some of it may have left
+                for node in writers:
                     node.cut(ConnectionError(f"a write was interrupted: {interrupt!r}"))
-                    raise
+                raise
 
     def _send_next(self, sender: Sender) -> None:
         """Send the next call of `sender`. If it cannot be made or written, put it off."""
