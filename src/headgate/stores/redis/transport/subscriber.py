@@ -231,7 +231,7 @@ class Subscriber:
         try:
             if self._sharded:
                 opened.send(packed("SUBSCRIBE", self._client_channel))
-            for channel in map(self._channel, self.keys):
+            for channel in list(map(self._channel, self.keys)):
                 if channel not in self._channels:
                     self._subscribe(opened, channel)
             await over
