@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from headgate.entrance import Entrance, made_from
 from headgate.gate.compile import Declaration, declaration
@@ -28,7 +28,7 @@ from headgate.validation import (
     seconds,
 )
 
-Terms = TypeVar("Terms")
+Check = TypeVar("Check", bound=Callable[..., Any])
 
 
 class Classic(Entrance):
@@ -67,7 +67,10 @@ class Classic(Entrance):
 
     @property
     def max_sleep(self) -> float | None:
-        """How many seconds a caller is willing to wait, as given. None or 0: for ever."""
+        """How many seconds a caller is willing to wait, as given.
+
+        None or 0: as long as it takes.
+        """
         return self._terms.max_sleep
 
     def _reduced(self, base: type[Classic], *numbers: Any, **options: Any) -> tuple[Any, ...]:
@@ -256,17 +259,17 @@ class BucketTerms(NamedTuple):
     request: Request
 
 
-def remembered(check: Callable[..., Terms]) -> Callable[..., Terms]:
+def remembered(check: Check) -> Check:
     """Cache `check` for the same numbers of the same types."""
     known = lru_cache(maxsize=1024, typed=True)(check)
 
-    def look(*numbers: Any) -> Terms:
+    def look(*numbers: Any) -> Any:
         try:
             return known(*numbers)
         except TypeError:  # an unhashable argument, for which `check` raises
             return check(*numbers)
 
-    return look
+    return cast(Check, look)
 
 
 @remembered

@@ -254,7 +254,10 @@ class Limiter(Entrance):
         on_wait: OnWait | None = None,
         **units: int,
     ) -> Permit:
-        """`acquire(...)` for threads: blocks this thread until it has the permit."""
+        """`acquire(...)` for threads: blocks this thread until it has the permit.
+
+        In a coroutine, use `acquire`.
+        """
         return self._queue.acquire_sync(self._request(cost, max_sleep, on_wait, units))
 
     def try_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
@@ -306,7 +309,10 @@ class Limiter(Entrance):
         self.limits = said
 
     async def aupdate(self, *limits: Limit | str) -> None:
-        """`update`, awaited until the store knows. StoreError when that gets the update later."""
+        """`update`, awaited until the store knows.
+
+        Raises StoreError when the store cannot be asked. It gets the update later.
+        """
         said = self._updated(limits)
         await self._queue.aupdate(declaration(said))
         self.limits = said

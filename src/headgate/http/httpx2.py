@@ -65,7 +65,9 @@ def limit(
 ) -> Client:
     """Limit a client in place, and return it, as `headgate.http.httpx.limit` does.
 
-    client = limit(httpx2.AsyncClient(), Limiter("api", "100/minute", Concurrency(5)))
+        client = limit(httpx2.AsyncClient(), Limiter("api", "100/minute", Concurrency(5)))
+
+    The arguments and all errors: as there.
     """
     find_place = httpx_transports.find_place
     chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
