@@ -63,7 +63,8 @@ class WaitQueue:
         self.gate = Gate(declared.rules(), clock.now())
         self.holders = Holders(self.gate)
         self.local = LocalWaiters(self.gate)
-        # A marker of each task that was granted its permit and has not run yet, in their order.
+        # A marker of each task that was granted its permit and has not run yet, in their order. The
+        # marker of a local waiter is its future.
         self.starting: deque[object] = deque()
         self.pooling = False  # whether a released permit stays in the pool
         self.first_epoch = 0  # of this process; acquires of an earlier one go on in the parent
@@ -262,11 +263,9 @@ class WaitQueue:
         if waiter is not None:
             self.undo(waiter)
             self.local.migrated.pop(id(future), None)
-        elif future.done() and not future.cancelled() and future.exception() is None:
-            marker = future.result()
-            if marker in self.starting:
-                self.release_one()
-                self.starting.remove(marker)
+        elif future in self.starting:
+            self.release_one()
+            self.starting.remove(future)
 
     def _take_back(self, waiter: Waiter) -> None:
         if waiter.grant is not None:
