@@ -74,14 +74,13 @@ class Connection(asyncio.Protocol):
         try:
             while not self._transport.is_closing() and (reply := self._reader.gets()) is not False:
                 self._replied(reply)
+            if must_write:
+                self.write()
         except ProtocolError as error:
             self.cut(error)
         except BaseException as interrupt:  # the calls in flight are sent again
             self.cut(ConnectionError(f"reading was interrupted: {interrupt!r}"))
             raise
-        finally:
-            if must_write:
-                self.write()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.cut(error or ConnectionError("the server closed the connection"))
