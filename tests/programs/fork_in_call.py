@@ -80,7 +80,7 @@ def main(url: str, name: str, how: str) -> None:
     elif how == "acquire":
         wrap(fast_path.BlockingConnection, "exchange", between_call_and_reply)
     elif how == "granted":
-        wrap(RedisQueue, "make_permit_at_once", before)
+        wrap(fast_path, "Permit", before)
     elif how == "connect":
         wrap(fast_path, "connect", behind_the_fork)
     else:

@@ -22,7 +22,7 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees each caller that gets a permit, hands one over, or gives up."""
     permit_of, found_of, give_up, hand_over = (
         RedisQueue._permit,
-        RedisQueue.make_permit_at_once,
+        RedisQueue.acquire_at_once,
         Traffic.give_up,
         LoopSession.hand_over,
     )
@@ -50,9 +50,10 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         fleet.permitted(queue, permit)
         return permit
 
-    def _found(queue: RedisQueue, *args: Any) -> Permit:
+    def _found(queue: RedisQueue, *args: Any) -> Permit | None:
         permit = found_of(queue, *args)
-        fleet.permitted(queue, permit)
+        if permit is not None:
+            fleet.permitted(queue, permit)
         return permit
 
     seen = [
@@ -60,4 +61,4 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         (Traffic, "give_up", _give_up),
         (LoopSession, "hand_over", _hand_over),
     ]
-    return [*seen, (RedisQueue, "_permit", _permit), (RedisQueue, "make_permit_at_once", _found)]
+    return [*seen, (RedisQueue, "_permit", _permit), (RedisQueue, "acquire_at_once", _found)]

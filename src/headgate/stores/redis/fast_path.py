@@ -16,13 +16,14 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hiredis import HiredisError, Reader
 
 from headgate.forks import fork_error
+from headgate.permit import Issuer, Permit
 from headgate.stores.redis.protocol.calls import keys_of, words_at_once
-from headgate.stores.redis.protocol.operations import Caller
+from headgate.stores.redis.protocol.operations import Caller, new_caller
 from headgate.stores.redis.protocol.replies import parse_grant
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE, pack
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     import socket
 
     from headgate.gate.gate import Grant
-    from headgate.permit import Permit
     from headgate.request import Request
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.transport.endpoint import Endpoint
@@ -42,31 +42,14 @@ if TYPE_CHECKING:
 OURS = (__name__, "socket", "ssl", parse_grant.__module__)
 
 
-class Passed(NamedTuple):
-    """A grant over the fast path, its caller and its lease.
-
-    `believed` is the end of the time for which the grant is held for certain. None: it holds
-    nothing.
-    """
-
-    grant: Grant
-    caller: Caller
-    believed: float | None
-    lease: int
-
-
-class Asking(Protocol):
+class Asking(Issuer, Protocol):
     """The queue that an acquire belongs to."""
 
-    @property
-    def name(self) -> str: ...
     @property
     def key(self) -> str: ...
     @property
     def limits(self) -> LimitSync: ...
-    def make_permit_at_once(
-        self, request: Request, found: Passed, waited: float, home: FastPath
-    ) -> Permit: ...
+    def hold(self, permit: Permit, lease: int) -> None: ...
     def cancel_uncertain(self, caller: Caller) -> None: ...
 
 
@@ -119,8 +102,9 @@ class FastPath:
         if server not in self._connections and not self._open(server, timeout):
             return None
         self._calls += 1
-        caller = Caller(self.id, self._calls, request.text)
+        caller = new_caller((self.id, self._calls, request.text))
         declared, permit = queue.limits.declared, None
+        # The end of the time for which the grant is held for certain. None: it holds nothing.
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
         keys = keys_of(queue.key, declared)
         words = words_at_once(keys, declared.program, self.id, str(self._calls), request.text)
@@ -128,9 +112,12 @@ class FastPath:
             reply = self._exchange_surely(server, words, timeout)
             if str(reply).startswith("READONLY"):
                 self._close(server)  # the host name may lead to another server now
-            found = read_reply(reply, caller, believed, declared.lease)
-            if found is not None and not self._of_parent:
-                permit = queue.make_permit_at_once(request, found, monotonic() - start, self)
+            grant = read_reply(reply, caller)
+            if grant is not None and not self._of_parent:
+                waited = monotonic() - start
+                permit = Permit(queue, request.units, grant, waited, caller, believed, self)
+                if permit.held and self.process == os.getpid():
+                    queue.hold(permit, declared.lease)
             return permit
         except BaseException as lost:
             if permit is not None:
@@ -246,13 +233,13 @@ def is_ours(error: BaseException) -> bool:
     return isinstance(error, (OSError, HiredisError, ValueError)) and raised_in in OURS
 
 
-def read_reply(reply: Any, caller: Caller, believed: float | None, lease: int) -> Passed | None:
+def read_reply(reply: Any, caller: Caller) -> Grant | None:
     """The grant of the fast script, if there is one.
 
     The script may also have granted nothing, or not known the limits.
     """
     # For a reply that is an error, the portal raises the right exception.
     found = parse_grant(reply) if isinstance(reply, bytes) else None
-    if found is None or (found.session_id, found.number) != caller[:2]:
+    if found is None or found[:2] != caller[:2]:
         return None
-    return Passed(found.grant, caller, believed, lease)
+    return found.grant

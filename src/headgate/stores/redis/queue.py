@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
 
     from headgate.gate.gate import Grant, Units
-    from headgate.stores.redis.fast_path import FastPath, Passed
+    from headgate.stores.redis.fast_path import FastPath
     from headgate.stores.redis.protocol.operations import Caller, Outcome
     from headgate.stores.redis.protocol.replies import Answer
     from headgate.stores.redis.session.acquires import PendingAcquire
@@ -298,15 +298,9 @@ class RedisQueue:
             self._warned = True
             warn_of_blocking(self.name)
 
-    def make_permit_at_once(
-        self, request: Request, found: Passed, waited: float, home: FastPath
-    ) -> Permit:
-        permit = Permit(
-            self, request.units, found.grant, waited, found.caller, found.believed, home
-        )
-        if permit.held and home.process == os.getpid():
-            self.routing.by_portal(lambda session: session.hold(permit, found.lease))
-        return permit
+    def hold(self, permit: Permit, lease: int) -> None:
+        """Renew a permit of the fast path."""
+        self.routing.by_portal(lambda session: session.hold(permit, lease))
 
     def cancel_uncertain(self, caller: Caller) -> None:
         self.routing.by_portal(lambda session: session.run([Cancel(caller)]))

@@ -76,6 +76,11 @@ class GrantedAtOnce(NamedTuple):
     grant: Grant
 
 
+new_grant_at_once: Callable[[tuple[str, int, int, Grant]], GrantedAtOnce] = partial(
+    tuple.__new__, GrantedAtOnce
+)
+
+
 class Overruled(NamedTuple):
     """Nothing was done: other limits hold now."""
 
@@ -128,7 +133,7 @@ def parse_grant(reply: bytes) -> GrantedAtOnce | None:
         return None
     now = int(words[3])
     grant = Grant(now + int(words[8]), now + int(words[9]))
-    return GrantedAtOnce(words[0], int(words[1]), now, grant)
+    return new_grant_at_once((words[0], int(words[1]), now, grant))
 
 
 def parse_notification(notification: str) -> Notification:
