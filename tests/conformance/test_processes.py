@@ -55,6 +55,15 @@ def test_a_child_settles_by_a_connection_of_its_own(name: str, redis_url: str) -
     assert finished("fork_settle", redis_url, name).splitlines() == ["child 6", "parent 4"]
 
 
+def test_a_child_of_a_fork_inside_a_release_leaves_it_to_the_parent(
+    name: str, redis_url: str
+) -> None:
+    """F10, S4: given a permit that the portal gives back, when a signal handler forks at any line
+    of its release, then the child writes nothing to the parent's connection.
+    """
+    assert finished("fork_in_release", redis_url, name) == "steps\n"
+
+
 def forked_while_it_waited(what: str) -> str:
     """The error in the child."""
     return (

@@ -132,7 +132,7 @@ class Routing:
         elif (
             session.client.loop is portal_loop() and session.client.thread != threading.get_ident()
         ):
-            portal().tell(lambda: session.run([operation]))
+            portal().tell(lambda: self._run_at_home(session, operation))
         elif session.client.task is not None:
             session.run([operation])
         else:
@@ -142,6 +142,14 @@ class Routing:
                 session.client.loop.call_soon_threadsafe(session.send_noted)
             except RuntimeError:  # the loop was closed just now
                 self.by_portal(lambda _: session.rescue())
+
+    def _run_at_home(self, session: LoopSession, operation: Operation) -> None:
+        """In the portal: run `operation`, unless the process was forked in the middle of the call.
+
+        Then the parent goes on with it. The child must write nothing to the parent's connection.
+        """
+        if session.client.process == os.getpid():
+            session.run([operation])
 
     def by_portal(self, operation: Callable[[LoopSession], None]) -> bool:
         """Run `operation` in the portal. False: the process ends, and its leases with it."""
