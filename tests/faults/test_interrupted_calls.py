@@ -164,3 +164,36 @@ def test_an_exception_in_a_call_leaves_no_thread_waiting(
     assert outcomes.count("passed") >= 2
     work()
     assert outcomes[-1] == "passed"
+
+
+async def test_an_exception_in_a_redirected_call_gives_no_reply_to_another_one(
+    name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5, D6: given a call that was redirected to another server, when it is interrupted as soon as
+    it is written, then no other caller of that connection gets its reply.
+    """
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    limiters = [Limiter(f"{name}-{i}", Concurrency(5), store=redis_url) for i in range(2)]
+    await asyncio.gather(*map(entered, limiters))
+    real, say = Connection.send, node.Node.say
+    told: list[node.Call] = []
+
+    def interrupted(connection: Connection, command: bytes) -> None:
+        real(connection, command)
+        if told:
+            told.pop().sender.node = None  # as a redirection does
+            raise Interrupt
+
+    def noted(its: node.Node, call: node.Call) -> None:
+        if call.sender.key.endswith("-0}"):
+            monkeypatch.setattr(node.Node, "say", say)
+            told.append(call)
+        say(its, call)
+
+    monkeypatch.setattr(Connection, "send", interrupted)
+    monkeypatch.setattr(node.Node, "say", noted)
+    async with asyncio.timeout(LONG):
+        callers = [entered(limiters[i]) for i in (0, 1, 1)]
+        outcomes = await asyncio.gather(*callers, return_exceptions=True)
+
+    assert outcomes[1:] == [None, None]

@@ -425,10 +425,12 @@ class Node:
         Part of it may have left. No later reply would have a known place, so the connection ends.
         """
         self.waiting = deque(call for call in self.waiting if call.sender is not sender)
+        calls = self.calls
         self.calls = deque(
-            call for call in self.calls if not (type(call) is Call and call.sender is sender)
+            call for call in calls if not (type(call) is Call and call.sender is sender)
         )
-        if sender.node is self:
+        # After a redirection, the sender's node may be another one.
+        if sender.node is self or len(self.calls) < len(calls):
             self.cut(ConnectionError("a call was interrupted"))
 
     def cut(self, lost: Exception) -> None:
