@@ -48,11 +48,13 @@ def test_the_child_of_a_fork_on_redis_has_an_identity_of_its_own(name: str, redi
     ]
 
 
-def test_a_child_settles_by_a_connection_of_its_own(name: str, redis_url: str) -> None:
-    """F10, T1: given a permit of the parent, when the child of a fork settles it, then the parent's
-    next acquires are charged.
+def test_a_child_charges_permits_of_its_parent_and_only_the_parent_gives_back(
+    name: str, redis_url: str
+) -> None:
+    """F10, T1: given two permits of the parent, when the child of a fork settles one above and one
+    below its cost, then it charges the first. Only the parent gives back tokens of the second.
     """
-    assert finished("fork_settle", redis_url, name).splitlines() == ["child 6", "parent 4"]
+    assert finished("fork_settle", redis_url, name).splitlines() == ["child 8", "parent 12"]
 
 
 def test_a_child_of_a_fork_inside_a_release_leaves_it_to_the_parent(

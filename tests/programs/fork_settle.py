@@ -1,5 +1,5 @@
-"""A process whose forked child settles a permit of the parent; both say how many of ten tokens they
-see left.
+"""A process whose forked child settles two permits of the parent, one above and one below its cost.
+The parent settles the second one as well. Each says how many of twenty tokens it sees left.
 
 usage: fork_settle.py url name
 """
@@ -12,18 +12,18 @@ import sys
 
 from headgate import Limiter, Rate
 
-limiter = Limiter(sys.argv[2], Rate(10, per=100_000, unit="tokens"), store=sys.argv[1])
+limiter = Limiter(sys.argv[2], Rate(20, per=100_000, unit="tokens"), store=sys.argv[1])
 
 
 async def main() -> None:
-    permit = await limiter.acquire(tokens=5)
+    more, less = await limiter.acquire(tokens=5), await limiter.acquire(tokens=5)
     if os.fork() == 0:
-        permit.settle(tokens=4)
+        more.settle(tokens=7)
+        less.settle(tokens=1)
         print("child", limiter.status().limits[0].left, flush=True)
         os._exit(0)
     os.wait()  # noqa: ASYNC222 - the parent stands still meanwhile
-    for _ in range(2):
-        await limiter.acquire(tokens=1)
+    less.settle(tokens=1)
     print("parent", (await limiter.astatus()).limits[0].left)
 
 

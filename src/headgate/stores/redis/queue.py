@@ -365,6 +365,8 @@ class RedisQueue:
                 loop.call_soon_threadsafe(self.release, permit)
 
     def settle(self, permit: Permit, extras: Units) -> None:
+        if not is_of_this_process(permit):  # its own process may give the same back
+            extras = {unit: extra for unit, extra in extras.items() if extra > 0}
         if extras:
             self.routing.send_home(permit, Settle(permit.t, cost_text(extras)))
 
@@ -372,10 +374,7 @@ class RedisQueue:
         """Whether this caller may give the permit back: once, not in the child of a fork."""
         if not permit.held:
             return False
-        home = permit.home
-        ours = (
-            home.client if isinstance(home, LoopSession) else cast("FastPath", home)
-        ).process == os.getpid()
+        ours = is_of_this_process(permit)
         if ours and permit.lost:
             log_lost(self.name, [permit])
         # The next line makes no call, so neither a thread nor a signal handler comes in between.
@@ -415,6 +414,13 @@ class Callback:
 
     def cancel(self) -> None:
         pass
+
+
+def is_of_this_process(permit: Permit) -> bool:
+    """False in the child of a fork, for a permit of its parent."""
+    home = permit.home
+    owner = home.client if isinstance(home, LoopSession) else cast("FastPath", home)
+    return owner.process == os.getpid()
 
 
 def release_of(permit: Permit) -> Release:
