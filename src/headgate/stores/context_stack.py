@@ -38,7 +38,8 @@ class Inside:
             who: who.get_loop() for who in list(self._entered) if isinstance(who, asyncio.Task)
         }
         gone = [task for task, loop in tasks.items() if loop is abandoned or loop.is_closed()]
-        return [permit for task in gone for permit in self._entered[task]]
+        # Another thread may remove an entry meanwhile. `get` makes no new one.
+        return [permit for task in gone for permit in self._entered.get(task, ())]
 
     def leave(self) -> None:
         permit = self.left()
