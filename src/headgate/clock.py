@@ -28,7 +28,7 @@ class Timer(Protocol):
 
 
 class Clock:
-    """It has the time in whole microseconds. A wait by it lasts real time, unless overridden."""
+    """Tells the time in whole microseconds. Its waits last real time; a subclass may differ."""
 
     __slots__ = ()
     now: Callable[[], int]

@@ -42,5 +42,6 @@ def snapshot(items: Iterable[T]) -> list[T]:
     while True:
         try:
             return list(items)
-        except RuntimeError:
-            continue
+        except RuntimeError as error:
+            if "changed size during iteration" not in str(error):
+                raise  # it is an error of a signal handler

@@ -187,3 +187,15 @@ def test_a_snapshot_of_a_set_that_changes_meanwhile_is_taken_again() -> None:
                 raise RuntimeError("Set changed size during iteration")
 
     assert snapshot(Changing()) == [1]
+
+
+def test_an_error_of_a_signal_handler_leaves_a_snapshot() -> None:
+    """Its exception reaches the code that it interrupts."""
+
+    class Interrupted:
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        snapshot(Interrupted())

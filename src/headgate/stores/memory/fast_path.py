@@ -13,12 +13,12 @@ from weakref import ref
 
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.stores.loops import no_loop
-from headgate.stores.memory.acquires import Acquires
 from headgate.stores.memory.lock import TORN, Lock
 from headgate.stores.memory.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
     from headgate.request import Request
+    from headgate.stores.memory.acquires import Acquires
 
 Enter = Callable[[], bool]
 NO_WAIT = (False,)  # a ready tuple of arguments makes the call of a lock cheaper
