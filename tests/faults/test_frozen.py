@@ -262,6 +262,7 @@ async def test_a_short_standstill_of_the_server_is_no_error(
     assert used(await at_rest(limiter)) == [0, 4]
 
 
+@pytest.mark.proof
 async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(
     name: str, proxy: Proxy
 ) -> None:

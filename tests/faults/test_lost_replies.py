@@ -162,7 +162,7 @@ async def test_a_call_of_unknown_outcome_raises_and_is_undone(
     server answers, tokens too.
     """
     limits = Concurrency(2), TOKENS
-    limiter = await ready(Limiter(name, *limits, store=proxy.url))
+    limiter = await ready(Limiter(name, *limits, store=proxy.url, retry_for=1))
     other = elsewhere(name, *limits, url=redis_url)
 
     proxy.replies.lose(1_000_000)

@@ -437,7 +437,8 @@ async def test_each_caller_has_an_error_in_time_when_another_asks_a_server_that_
     an error in time, with the server's words.
     """
     limiters = [
-        Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(4)
+        Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url, retry_for=1)
+        for number in range(4)
     ]
     for limiter in limiters:
         await (await limiter.acquire()).arelease()

@@ -262,7 +262,7 @@ async def test_a_server_that_may_not_write_is_an_error_that_changes_nothing(
     """F35, S7: a server that is demoted to a replica, or without enough replicas, means a
     StoreError. Afterwards all is as it was.
     """
-    limiter = Limiter(name, Concurrency(1), TOKENS, store=own_server.url)
+    limiter = Limiter(name, Concurrency(1), TOKENS, store=own_server.url, retry_for=1)
     holder = await soon(limiter.acquire(tokens=1))
     before = content_of(own_admin, name)
 

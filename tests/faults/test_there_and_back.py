@@ -38,6 +38,10 @@ from tests.world import at_rest, held, soon, waiting
 
 pytestmark = pytest.mark.usefixtures("hurried")
 Doors = Callable[[Limiter], Any]
+each_fault = pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=[pytest.mark.proof] * (fault is not killed)) for fault in FAULTS],
+)
 
 
 # There and back -----------------------------------------------------------------------------------
@@ -219,7 +223,7 @@ async def test_a_store_that_is_known_to_be_away_is_not_asked(
 # Servers that are there and refuse ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each_fault
 async def test_calls_use_the_share_in_any_fault_of_the_server_and_go_back_afterwards(
     name: str, own_server: Server, fault: Doors
 ) -> None:
@@ -227,7 +231,8 @@ async def test_calls_use_the_share_in_any_fault_of_the_server_and_go_back_afterw
     server's limits hold, and no permit is missing.
     """
     limits = Concurrency(4, lease=scaled(1.5)), TOKENS
-    limiter, other = local(name, own_server, *limits), elsewhere(name, *limits, url=own_server.url)
+    limiter = local(name, own_server, *limits, retry_for=1)
+    other = elsewhere(name, *limits, url=own_server.url)
     before = await soon(limiter.acquire(tokens=1))
     with fault(own_server):
         room = Room()
@@ -258,7 +263,7 @@ async def test_on_wait_is_called_once_for_a_caller_that_has_to_queue_twice(
     then `on_wait` is not called again.
     """
     logged: list[Waiting] = []
-    limiter = local(name, own_server, Concurrency(2), on_wait=logged.append)
+    limiter = local(name, own_server, Concurrency(2), on_wait=logged.append, retry_for=1)
     other = elsewhere(name, Concurrency(2), url=own_server.url)
     holders = [await soon(other.acquire()) for _ in range(2)]
     waiters = [asyncio.create_task(ask(limiter)) for _ in range(2)]
@@ -274,15 +279,12 @@ async def test_on_wait_is_called_once_for_a_caller_that_has_to_queue_twice(
     assert len(logged) == 2
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param(fault, marks=[pytest.mark.proof] * (fault is not killed)) for fault in FAULTS],
-)
+@each_fault
 async def test_any_fault_of_the_server_is_an_error_by_default(
     name: str, own_server: Server, fault: Doors
 ) -> None:
     """Promise 8: no caller passes without the server unless its limiter allows that."""
-    limiter = elsewhere(name, Concurrency(4), url=own_server.url)
+    limiter = elsewhere(name, Concurrency(4), url=own_server.url, retry_for=1)
     (await soon(limiter.acquire())).release()
     assert type(queue_of(limiter)) is RedisQueue  # by default there is no fallback queue before it
     with fault(own_server):

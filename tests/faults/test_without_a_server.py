@@ -251,7 +251,7 @@ async def test_tasks_that_waited_at_the_server_go_on_in_the_order_of_arrival(
     in order of arrival and no more at once.
     """
     limiter, other = (
-        local(name, own_server, Concurrency(2)),
+        local(name, own_server, Concurrency(2), retry_for=1),
         elsewhere(name, Concurrency(2), url=own_server.url),
     )
     holders = [await other.acquire() for _ in range(2)]
