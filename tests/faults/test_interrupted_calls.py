@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headgate import Concurrency, Limiter
 from headgate.stores.redis.session import session
-from headgate.stores.redis.transport import client, node
-from headgate.stores.redis.transport.client import Client
+from headgate.stores.redis.transport import node, sending
 from headgate.stores.redis.transport.connection import Connection
 from headgate.stores.redis.transport.reconnection import Reconnection
+from headgate.stores.redis.transport.sending import Sending
 from tests.world import LONG
 
 
@@ -90,16 +90,16 @@ async def test_a_later_call_goes_on_for_a_turn_whose_callback_an_exception_has_t
     another acquire comes later, then all pass.
     """
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-    monkeypatch.setattr(client, "PAUSE", 0.0)
-    limiter, flush, taken = Limiter(name, Concurrency(1), store=redis_url), Client._flush, []
+    monkeypatch.setattr(sending, "PAUSE", 0.0)
+    limiter, flush, taken = Limiter(name, Concurrency(1), store=redis_url), Sending._flush, []
 
-    def interrupted(self: Client) -> None:
+    def interrupted(self: Sending) -> None:
         taken.append(self)
         if len(taken) == 1:
             raise Interrupt
         flush(self)
 
-    monkeypatch.setattr(Client, "_flush", interrupted)
+    monkeypatch.setattr(Sending, "_flush", interrupted)
     callers = [asyncio.ensure_future(entered(limiter)) for _ in range(2)]
     while not taken:  # noqa: ASYNC110 - headgate has no event for it
         await asyncio.sleep(0)
@@ -131,11 +131,9 @@ def test_an_exception_in_the_write_to_one_server_leaves_no_other_server_unwritte
     connections that were not written end, so that their calls are sent again.
     """
     servers = [Server(), Server(interrupted=True), Server()]
-    of_cluster: Any = Client.__new__(Client)
-    of_cluster._closed, of_cluster._ready = False, deque()
-    of_cluster.nodes = dict(enumerate(servers))
+    of_cluster: Any = SimpleNamespace(loop=None, closed=False, nodes=dict(enumerate(servers)))
     with pytest.raises(Interrupt):
-        of_cluster._flush()
+        Sending(of_cluster)._flush()
     assert [server.outcome for server in servers] == ["written", "cut", "cut"]
 
 

@@ -56,6 +56,7 @@ NOT_CALLERS = {
         "transport/eviction_check",
         "transport/node",
         "transport/reconnection",
+        "transport/sending",
         "transport/shutdown",
         "transport/subscriber",
         "transport/tasks",

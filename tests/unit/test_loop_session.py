@@ -45,9 +45,10 @@ class Stub:
         self.reconnection = SimpleNamespace(
             offers=SimpleNamespace(add=lambda session, attempt: self.attempts.append(attempt))
         )
-        self.at_once = self.ready = self.asked.append
+        self.sending = SimpleNamespace(
+            at_once=self.asked.append, ready=self.asked.append, check_flush=lambda: None
+        )
         self.listen = self.listening.append
-        self.check_flush = lambda: None
 
     def new_session_id(self) -> str:
         return "s"

@@ -257,14 +257,14 @@ class LoopSession:
     def _schedule(self) -> None:
         """Tell the client once that there is something to send."""
         if self.traffic.state is SCHEDULED and self._client_knows:
-            self.client.check_flush()
+            self.client.sending.check_flush()
         elif self.traffic.state is SCHEDULED:
             self._client_knows = True
             try:
                 if self.machine.batching.leaves_at_once(self.traffic):
-                    self.client.at_once(self)
+                    self.client.sending.at_once(self)
                 else:
-                    self.client.ready(self)
+                    self.client.sending.ready(self)
             except BaseException:
                 self._client_knows = False
                 raise

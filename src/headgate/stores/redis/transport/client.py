@@ -1,9 +1,7 @@
 """The client of one event loop: its connections to one store, which the calls of all sessions use.
 
-The client decides which connection a call uses, and whether it is sent again or fails. Each session
-has at most one call in flight, and operations that arrive meanwhile travel in its next call. A
-session without a call in flight sends at once. After a lost reply the client sends the same bytes
-again: the script knows the call's number and does nothing twice.
+One part decides when a call leaves, and by which connection (sending.py). Another decides whether a
+call without a connection is sent again or fails (reconnection.py).
 """
 
 from __future__ import annotations
@@ -12,8 +10,6 @@ import asyncio
 import os
 import secrets
 import threading
-from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
@@ -21,23 +17,21 @@ from redis.exceptions import ReadOnlyError
 
 from headgate.errors import StoreError
 from headgate.stores.redis.transport.failures import NotThereError, cannot
-from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Call, Node, Sender
+from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Node
 from headgate.stores.redis.transport.outages import outages_of
 from headgate.stores.redis.transport.portal import LIFECYCLE, portal_loop
 from headgate.stores.redis.transport.reconnection import Reconnection
+from headgate.stores.redis.transport.sending import Sending
 from headgate.stores.redis.transport.shutdown import register
 from headgate.stores.redis.transport.subscriber import Subscriptions
 from headgate.stores.redis.transport.tasks import begun, stop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.node import Call, Sender
     from headgate.stores.redis.transport.shutdown import Unsent
     from headgate.stores.redis.transport.topology import Topology
 
-# The seconds before a call is sent again while its slot moves, or after an exception.
-PAUSE = 0.05
 DRAIN_TIMEOUT = 1.0  # The seconds in which a loop that ends can send its releases.
 # These errors end a connection because its server is no primary any more.
 DEMOTED = ReadOnlyError, NotThereError
@@ -81,15 +75,9 @@ class Client:
         self.of_portal = self.loop is portal_loop()
         # The number of sessions that got an id from this client.
         self._session_count = 0
-        # These senders send a call at the end of this turn of the loop.
-        self._ready: deque[Sender] = deque()
-        self._flush_by = 0.0  # when those senders are sent for, at the latest
-        # A call was sent at once in this turn of the loop.
-        self._sent_at_once = False
         # Each connected server has its node here.
         self.nodes: dict[Endpoint, Node] = {}
-        # These calls are sent again after PAUSE.
-        self._paused: list[Call] = []
+        self.sending = Sending(self)
         self.reconnection = Reconnection(self, topology, self.loop)
         # This future wakes `_drain` after each reply or failure.
         self._drain_wakeup: asyncio.Future[None] | None = None
@@ -133,135 +121,6 @@ class Client:
         self._session_count += 1
         return f"{self.id}.{self._session_count}{SHARDED if self.topology.sharded else ''}"
 
-    # Sending --------------------------------------------------------------------------------------
-
-    def ready(self, sender: Sender) -> None:
-        """Send a call of `sender` at the end of this turn of the loop.
-
-        So operations that arrive in the same turn travel in one call.
-        """
-        self._ready.append(sender)
-        if len(self._ready) == 1:
-            self._flush_soon()
-
-    def check_flush(self) -> None:
-        """An exception of a signal handler may have come in place of the callback."""
-        if self._ready and self.loop.time() > self._flush_by:
-            self._flush_soon()
-
-    def _flush_soon(self) -> None:
-        self.loop.call_soon(self._flush)
-        self._flush_by = self.loop.time() + PAUSE
-
-    def at_once(self, sender: Sender) -> None:
-        """Send a call of `sender` at once, because no other operation will travel with it.
-
-        Further senders of the same turn send together at its end.
-        """
-        node = sender.node
-        if node is None or node.cannot_send or (self._sent_at_once and not node.keeps()):
-            self.ready(sender)
-        else:
-            first, self._sent_at_once = not self._sent_at_once, True
-            try:
-                self._send_next(sender)
-            finally:
-                # The call is on its way before `call_soon`, so the server's work overlaps with that
-                # cost.
-                if first:
-                    self.loop.call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        self._sent_at_once = False
-
-    def _flush(self) -> None:
-        """Send one call for each session, with one write for each connection."""
-        if self._closed:
-            return
-        senders, writers = self._ready, []
-        try:
-            self._ready = deque()
-            for node in self.nodes.values():
-                if node.keep():
-                    writers += [node]
-            while senders:
-                self._send_next(senders[0])
-                del senders[0]
-        except BaseException:
-            for sender in senders:
-                self.loop.call_later(PAUSE, self.ready, sender)
-            raise
-        finally:
-            try:
-                while writers:
-                    writers[0].write()
-                    del writers[0]
-            except BaseException as interrupt:  # some of it may have left
-                for node in writers:
-                    node.cut(ConnectionError(f"a write was interrupted: {interrupt!r}"))
-                raise
-
-    def _send_next(self, sender: Sender) -> None:
-        """Send the next call of `sender`. If it cannot be made or written, put it off."""
-        try:
-            now, command = self.loop.time(), sender.command()
-            if command is not None:
-                self.send(Call(sender, command, now, now))
-        except BaseException:
-            self.put_off(sender)
-            raise
-
-    def put_off(self, sender: Sender) -> None:
-        """An exception came: send the present call of `sender`, or the next one, in a moment.
-
-        That call may be in any of these places, or in none.
-        """
-        self._paused = [call for call in self._paused if call.sender is not sender]
-        self.reconnection.withdraw(sender)
-        for node in list(self.nodes.values()):
-            node.withdraw(sender)
-        sender.put_off()
-        self.loop.call_later(PAUSE, self.ready, sender)
-
-    @contextmanager
-    def putting_off(self, calls: list[Call]) -> Iterator[None]:
-        """If an exception comes, put off the calls that are left."""
-        try:
-            yield
-        except BaseException:
-            for call in calls.copy():
-                self.put_off(call.sender)
-            raise
-
-    def send(self, call: Call) -> None:
-        node = self.node_for(call)
-        if node is None:
-            self.reconnection.add_unrouted(call)
-        else:
-            node.say(call)
-
-    def send_again(self, call: Call) -> None:
-        self.send(call._replace(sent=self.loop.time()))
-
-    def send_later(self, call: Call) -> None:
-        self._paused.append(call)
-        self.loop.call_later(PAUSE, self._resume, call)
-
-    def _resume(self, call: Call) -> None:
-        if not self._closed and call in self._paused:
-            with self.putting_off([call]):
-                self._paused.remove(call)
-                self.send_again(call)
-
-    def node_for(self, call: Call) -> Node | None:
-        if call.there is not None:
-            return self.nodes.get(call.there)
-        sender = call.sender
-        if sender.node is None or sender.node.closed:
-            server = self.topology.where(sender.key)
-            sender.node = None if server is None else self.nodes.get(server)
-        return sender.node
-
     # Replies --------------------------------------------------------------------------------------
 
     def answered(self, call: Call, reply: Any, node: Node) -> None:
@@ -297,7 +156,7 @@ class Client:
         """A connection is lost: its calls are sent by another one, if they may be retried."""
         self.nodes = {server: other for server, other in self.nodes.items() if other is not node}
         self.reconnection.suspects[node.endpoint] = lost
-        with self.putting_off(calls):
+        with self.sending.putting_off(calls):
             while calls:
                 self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
                 del calls[0]
@@ -403,7 +262,7 @@ class Client:
             node.close()
         self._subscriptions.halt()
         self.reconnection.halt()
-        self._ready, self._paused = deque(), []
+        self.sending.halt()
 
     async def _drain(self) -> None:
         try:
@@ -416,5 +275,5 @@ class Client:
             pass  # The leases expire by themselves.
 
     def _has_backlog(self) -> bool:
-        unsent = self._paused or any(self.reconnection.unrouted.values())
-        return bool(self._ready or unsent or any(node.busy for node in self.nodes.values()))
+        unrouted, nodes = self.reconnection.unrouted.values(), self.nodes.values()
+        return self.sending.has_backlog or any(unrouted) or any(node.busy for node in nodes)

@@ -104,6 +104,14 @@ class Retrying(Protocol):
     def next_backoff(self, server: Endpoint | None) -> float: ...
 
 
+class Resending(Protocol):
+    """The part of Sending that a node uses."""
+
+    def send_again(self, call: Call) -> None: ...
+    def send_later(self, call: Call) -> None: ...
+    def put_off(self, sender: Sender) -> None: ...
+
+
 class Router(Protocol):
     """The part of the client that a node uses."""
 
@@ -112,12 +120,11 @@ class Router(Protocol):
 
     @property
     def reconnection(self) -> Retrying: ...
+    @property
+    def sending(self) -> Resending: ...
     def answered(self, call: Call, reply: Any, node: Node) -> None: ...
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None: ...
     def leave(self, node: Node) -> None: ...
-    def send_again(self, call: Call) -> None: ...
-    def send_later(self, call: Call) -> None: ...
-    def put_off(self, sender: Sender) -> None: ...
 
 
 class Node:
@@ -244,7 +251,7 @@ class Node:
                 self.client.answered(call, reply, self)
         except BaseException:  # of a signal handler
             if type(call) is Call:
-                self.client.put_off(call.sender)
+                self.client.sending.put_off(call.sender)
             raise
 
     def _refused(self, call: Call, refusal: str) -> None:
@@ -298,7 +305,7 @@ class Node:
         elif refusal.startswith(UNREADY):
             self._postpone(again, refusal)
         else:
-            self.client.send_later(again)
+            self.client.sending.send_later(again)
         if demoted:
             self.cut(ReadOnlyError(refusal))
 
@@ -336,19 +343,19 @@ class Node:
             call = self.waiting.popleft()
             if self.waiting:
                 self._try_later()
-            self.client.send_again(call)
+            self.client.sending.send_again(call)
 
     def ready(self) -> None:
         """The server has answered a call: send all that wait."""
         waiting, self.waiting = self.waiting, deque()
         for call in waiting:
-            self.client.send_again(call)
+            self.client.sending.send_again(call)
 
     def reroute_waiting(self) -> None:
         """Send each waiting call to its new server, if another one has its name by now."""
         where = self.client.topology.where
         for call in self._take_waiting(lambda call: where(call.sender.key) is not self.endpoint):
-            self.client.send_again(call)
+            self.client.sending.send_again(call)
 
     def check_deadlines(self) -> None:
         """Answer the calls that may not be retried any more with the server's refusal."""
@@ -383,12 +390,12 @@ class Node:
             sent_on=True,
         )
         if not call.sent_on:
-            self.client.send_again(onward)
+            self.client.sending.send_again(onward)
             return
         # Two servers may name each other for a moment while a slot moves.
         self.client.reconnection.note_reply(onward)
         if self.client.reconnection.may_retry(onward):
-            self.client.send_later(onward)
+            self.client.sending.send_later(onward)
         else:
             text = f"TRYAGAIN its servers disagree about who has this name: {word} {slot}"
             self._answer_with(onward, text)

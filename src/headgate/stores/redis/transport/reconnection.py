@@ -20,10 +20,9 @@ from headgate.stores.redis.transport.tasks import begun, pause, trouble_of
 from headgate.stores.redis.transport.topology import Sentinel
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.node import Call, Node, Sender
+    from headgate.stores.redis.transport.sending import Sending
     from headgate.stores.redis.transport.topology import Topology
 
 # A store that has answered before is retried for these seconds, unless the caller says otherwise.
@@ -38,14 +37,12 @@ class Connections(Protocol):
     """The part of the client that Reconnection uses."""
 
     nodes: dict[Endpoint, Node]
+    sending: Sending
 
     @property
     def closed(self) -> bool: ...
-    def node_for(self, call: Call) -> Node | None: ...
     async def connect(self, server: Endpoint) -> None: ...
     def leave_unused(self) -> None: ...
-    def send_again(self, call: Call) -> None: ...
-    def putting_off(self, calls: list[Call]) -> AbstractContextManager[None]: ...
     def wake_drain(self) -> None: ...
 
 
@@ -212,7 +209,7 @@ class Reconnection:
                 outages = outages_of(self.topology)
                 self.met = outages.met and not outages.since
             calls, in_vain = self.unrouted.pop(server), False
-            with self._client.putting_off(calls):
+            with self._client.sending.putting_off(calls):
                 while calls:
                     in_vain = not self._resend(calls[0], server, trouble) or in_vain
                     del calls[0]
@@ -252,8 +249,8 @@ class Reconnection:
 
         Return whether it was sent, or waits for another server that has its name by now.
         """
-        if self._client.node_for(call) is not None:
-            self._client.send_again(call._replace(by_text=False))
+        if self._client.sending.node_for(call) is not None:
+            self._client.sending.send_again(call._replace(by_text=False))
             return True
         if self._server_of(call) is not server:
             self.add_unrouted(call)

@@ -1,0 +1,191 @@
+"""The sending of calls: in which turn of the loop a call leaves, and by which connection.
+
+Each session has at most one call in flight, and operations that arrive meanwhile travel in its next
+call. A session without a call in flight sends at once. After a lost reply the same bytes are sent
+again: the script knows the call's number and does nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from headgate.stores.redis.transport.node import Call, Node, Sender
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterator
+
+    from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.topology import Topology
+
+# The seconds before a call is sent again while its slot moves, or after an exception.
+PAUSE = 0.05
+
+
+class Unrouted(Protocol):
+    """The calls without a connection."""
+
+    def add_unrouted(self, call: Call) -> None: ...
+    def withdraw(self, sender: Sender) -> None: ...
+
+
+class Connections(Protocol):
+    """The part of the client that Sending uses."""
+
+    loop: asyncio.AbstractEventLoop
+    topology: Topology
+    nodes: dict[Endpoint, Node]
+
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def reconnection(self) -> Unrouted: ...
+
+
+class Sending:
+    def __init__(self, client: Connections) -> None:
+        self._client = client
+        self._loop = client.loop
+        # These senders send a call at the end of this turn of the loop.
+        self._ready: deque[Sender] = deque()
+        self._flush_by = 0.0  # when those senders are sent for, at the latest
+        # A call was sent at once in this turn of the loop.
+        self._sent_at_once = False
+        # These calls are sent again after PAUSE.
+        self._paused: list[Call] = []
+
+    @property
+    def has_backlog(self) -> bool:
+        return bool(self._ready or self._paused)
+
+    def ready(self, sender: Sender) -> None:
+        """Send a call of `sender` at the end of this turn of the loop.
+
+        So operations that arrive in the same turn travel in one call.
+        """
+        self._ready.append(sender)
+        if len(self._ready) == 1:
+            self._flush_soon()
+
+    def check_flush(self) -> None:
+        """An exception of a signal handler may have come in place of the callback."""
+        if self._ready and self._loop.time() > self._flush_by:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._loop.call_soon(self._flush)
+        self._flush_by = self._loop.time() + PAUSE
+
+    def at_once(self, sender: Sender) -> None:
+        """Send a call of `sender` at once, because no other operation will travel with it.
+
+        Further senders of the same turn send together at its end.
+        """
+        node = sender.node
+        if node is None or node.cannot_send or (self._sent_at_once and not node.keeps()):
+            self.ready(sender)
+        else:
+            first, self._sent_at_once = not self._sent_at_once, True
+            try:
+                self._send_next(sender)
+            finally:
+                # The call is on its way before `call_soon`, so the server's work overlaps with that
+                # cost.
+                if first:
+                    self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._sent_at_once = False
+
+    def _flush(self) -> None:
+        """Send one call for each session, with one write for each connection."""
+        if self._client.closed:
+            return
+        senders, writers = self._ready, []
+        try:
+            self._ready = deque()
+            for node in self._client.nodes.values():
+                if node.keep():
+                    writers += [node]
+            while senders:
+                self._send_next(senders[0])
+                del senders[0]
+        except BaseException:
+            for sender in senders:
+                self._loop.call_later(PAUSE, self.ready, sender)
+            raise
+        finally:
+            try:
+                while writers:
+                    writers[0].write()
+                    del writers[0]
+            except BaseException as interrupt:  # some of it may have left
+                for node in writers:
+                    node.cut(ConnectionError(f"a write was interrupted: {interrupt!r}"))
+                raise
+
+    def _send_next(self, sender: Sender) -> None:
+        """Send the next call of `sender`. If it cannot be made or written, put it off."""
+        try:
+            now, command = self._loop.time(), sender.command()
+            if command is not None:
+                self.send(Call(sender, command, now, now))
+        except BaseException:
+            self.put_off(sender)
+            raise
+
+    def put_off(self, sender: Sender) -> None:
+        """An exception came: send the present call of `sender`, or the next one, in a moment.
+
+        That call may be in any of these places, or in none.
+        """
+        self._paused = [call for call in self._paused if call.sender is not sender]
+        self._client.reconnection.withdraw(sender)
+        for node in list(self._client.nodes.values()):
+            node.withdraw(sender)
+        sender.put_off()
+        self._loop.call_later(PAUSE, self.ready, sender)
+
+    @contextmanager
+    def putting_off(self, calls: list[Call]) -> Iterator[None]:
+        """If an exception comes, put off the calls that are left."""
+        try:
+            yield
+        except BaseException:
+            for call in calls.copy():
+                self.put_off(call.sender)
+            raise
+
+    def send(self, call: Call) -> None:
+        node = self.node_for(call)
+        if node is None:
+            self._client.reconnection.add_unrouted(call)
+        else:
+            node.say(call)
+
+    def send_again(self, call: Call) -> None:
+        self.send(call._replace(sent=self._loop.time()))
+
+    def send_later(self, call: Call) -> None:
+        self._paused.append(call)
+        self._loop.call_later(PAUSE, self._resume, call)
+
+    def _resume(self, call: Call) -> None:
+        if not self._client.closed and call in self._paused:
+            with self.putting_off([call]):
+                self._paused.remove(call)
+                self.send_again(call)
+
+    def node_for(self, call: Call) -> Node | None:
+        if call.there is not None:
+            return self._client.nodes.get(call.there)
+        sender = call.sender
+        if sender.node is None or sender.node.closed:
+            server = self._client.topology.where(sender.key)
+            sender.node = None if server is None else self._client.nodes.get(server)
+        return sender.node
+
+    def halt(self) -> None:
+        self._ready, self._paused = deque(), []
