@@ -102,30 +102,30 @@ import asyncio, sys, threading, time
 from redis import Redis
 from headgate import Concurrency, Limiter
 from headgate.stores.redis.session.loop_session import LoopSession
-from headgate.stores.redis.transport.client import Client
+from headgate.stores.redis.transport.lifecycle import Lifecycle
 limiter = Limiter("x", Concurrency(5), store=sys.argv[1])
-drain, note = Client._drain, LoopSession.note
+drain, note = Lifecycle._drain, LoopSession.note
 threads = []
 def note_late(session, operation):
-    while not session.client.ended:
+    while not session.client.lifecycle.ended:
         time.sleep(0.0001)
     note(session, operation)
 async def then_release(self):
     await drain(self)
-    if not self.of_portal:
+    if not self._client.of_portal:
         release = threading.Thread(target=permit.release)
         threads.append(release)
         release.start()
         if sys.argv[2] == "before":
             Redis(port=int(sys.argv[3])).client_pause(400)
             release.join()
-        self.loop.call_soon(time.sleep, 0.05)
+        self._client.loop.call_soon(time.sleep, 0.05)
 async def main():
     global permit
     permit = await limiter.acquire()
     if sys.argv[2] == "after":
         LoopSession.note = note_late
-Client._drain = then_release
+Lifecycle._drain = then_release
 asyncio.run(main())
 threads[0].join()
 limiter.flush()

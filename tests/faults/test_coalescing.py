@@ -133,7 +133,9 @@ async def nothing_on_its_way(limiter: Limiter) -> None:
     asks for notifications.
     """
     session = queue_of(limiter).routing.session()
-    await eventually(lambda: session.client.counts(session) and session.traffic.sent is None)
+    await eventually(
+        lambda: session.client.subscriptions.counts(session) and session.traffic.sent is None
+    )
 
 
 async def test_a_release_that_others_wait_for_leaves_at_once_after_a_ping(

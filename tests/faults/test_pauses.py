@@ -23,7 +23,7 @@ from headgate.errors import StoreError
 from headgate.internals import queue_of, store_of
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.session import Session
-from headgate.stores.redis.transport import client, reconnection, subscriber, tasks
+from headgate.stores.redis.transport import lifecycle, reconnection, subscriber, tasks
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.node import Call, Node
 from tests.faults.proxy import Proxy
@@ -235,7 +235,7 @@ async def test_a_client_without_the_right_to_subscribe_does_not_connect_again_fo
     limiter = Limiter(name, Concurrency(1), store=as_user(own_proxy.url, "deaf"))
     permit = await limiter.acquire()
     own_proxy.notifications.hold()
-    its = client_of(limiter)._subscriptions
+    its = client_of(limiter).subscriptions
 
     async def wait_for_a_moment(former: Permit) -> Permit:
         waiter = asyncio.create_task(enter(limiter))
@@ -316,7 +316,7 @@ async def test_many_backlogs_for_a_server_that_is_away_are_sent_together_and_les
         return 0.0
 
     monkeypatch.setattr(reconnection, "pause", pause)
-    monkeypatch.setattr(client, "DRAIN_TIMEOUT", 0.0)
+    monkeypatch.setattr(lifecycle, "DRAIN_TIMEOUT", 0.0)
     nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
 

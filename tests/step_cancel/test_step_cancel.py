@@ -54,6 +54,7 @@ NOT_CALLERS = {
         "transport/client",
         "transport/endpoint",
         "transport/eviction_check",
+        "transport/lifecycle",
         "transport/node",
         "transport/reconnection",
         "transport/sending",

@@ -19,7 +19,7 @@ import valkey.asyncio
 
 from headgate import Concurrency, Limiter, StoreError
 from headgate.internals import queue_of, store_of
-from headgate.stores.redis.transport import client
+from headgate.stores.redis.transport import lifecycle
 from tests.bad_input.values import CANARY, assert_sentence
 from tests.certificates import WRONG, Certificate, Certificates
 from tests.faults.scene import enter, eventually
@@ -76,7 +76,7 @@ def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that was refused sends its backlog again, soon at first. Each attempt reads all
     certificates of this machine.
     """
-    monkeypatch.setattr(client, "DRAIN_TIMEOUT", 0.0)
+    monkeypatch.setattr(lifecycle, "DRAIN_TIMEOUT", 0.0)
     yield
     end_portal()
 

@@ -48,7 +48,7 @@ class Stub:
         self.sending = SimpleNamespace(
             at_once=self.asked.append, ready=self.asked.append, check_flush=lambda: None
         )
-        self.listen = self.listening.append
+        self.subscriptions = SimpleNamespace(listen=self.listening.append, counts=self.counts)
 
     def new_session_id(self) -> str:
         return "s"

@@ -11,7 +11,7 @@ from tests import structure
 PACKAGE = Path("src/headgate")
 # The attributes and methods of each class that is larger than a reader holds in mind.
 LARGE = {
-    "Client": (23, 23),
+    "Client": (17, 18),
     "FallbackQueue": (15, 28),
     "Gate": (13, 31),
     "Limiter": (7, 36),

@@ -191,7 +191,7 @@ class RedisQueue:
     def adopt(self, session: LoopSession) -> None:
         """In the portal: go on with a session whose loop has ended. Its tasks hold nothing."""
         for permit in self._inside.left_behind(
-            session.client.loop if session.client.abandoned else None
+            session.client.loop if session.client.lifecycle.abandoned else None
         ):
             permit.release()
         session.move(self._store.client())

@@ -91,7 +91,7 @@ class RedisStore:
         """Some loops close without any notice to their tasks."""
         for loop, client in self._clients.copy().items():
             if loop.is_closed():
-                client.end()
+                client.lifecycle.end()
                 self._clients.pop(loop, None)
 
     def known_session(self, queue: Home, loop: asyncio.AbstractEventLoop) -> LoopSession | None:
@@ -196,7 +196,7 @@ def retire(clients: dict[asyncio.AbstractEventLoop, Client]) -> None:
     """Close the connections of a store that was dropped."""
     for loop, client in clients.items():
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(client.retire)
+            loop.call_soon_threadsafe(client.lifecycle.retire)
 
 
 STORES: WeakSet[RedisStore] = WeakSet()

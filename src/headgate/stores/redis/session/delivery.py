@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headgate.stores.redis.session.loop_session import LoopSession
     from headgate.stores.redis.transport.client import Client
-    from headgate.stores.redis.transport.shutdown import Unsent
+    from headgate.stores.redis.transport.lifecycle import Unsent
 
 LONGEST = 0.5  # seconds before another attempt, at most
 

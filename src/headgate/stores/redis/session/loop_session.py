@@ -150,7 +150,7 @@ class LoopSession:
     def rescue(self) -> None:
         """In the portal: go on, if the session's loop was closed."""
         if self.client.closed:
-            self.client.end()
+            self.client.lifecycle.end()
             self.queue.adopt(self)
         self.send_operations()
 
@@ -197,7 +197,7 @@ class LoopSession:
                 return None
             # A signal handler or a finalizer may call `run` in the middle of this. Until the call
             # is complete, the client gets no second one.
-            return self.machine.next_call(self.client.counts(self), monotonic())
+            return self.machine.next_call(self.client.subscriptions.counts(self), monotonic())
         finally:
             self._client_knows = False
 
@@ -273,7 +273,7 @@ class LoopSession:
         """Carry out what the session wants."""
         traffic = self.traffic
         if self.machine.poll_at < inf:  # callers wait for a notification
-            self.client.listen(self)
+            self.client.subscriptions.listen(self)
         try:
             self._schedule()
         except Exception as interrupt:  # the call was put off, and no caller is to blame for it

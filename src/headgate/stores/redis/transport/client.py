@@ -10,41 +10,33 @@ import asyncio
 import os
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 from redis.exceptions import ReadOnlyError
 
 from headgate.errors import StoreError
 from headgate.stores.redis.transport.failures import NotThereError, cannot
+from headgate.stores.redis.transport.lifecycle import Lifecycle
 from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Node
 from headgate.stores.redis.transport.outages import outages_of
-from headgate.stores.redis.transport.portal import LIFECYCLE, portal_loop
+from headgate.stores.redis.transport.portal import portal_loop
 from headgate.stores.redis.transport.reconnection import Reconnection
 from headgate.stores.redis.transport.sending import Sending
 from headgate.stores.redis.transport.shutdown import register
 from headgate.stores.redis.transport.subscriber import Subscriptions
-from headgate.stores.redis.transport.tasks import begun, stop
+from headgate.stores.redis.transport.tasks import stop
 
 if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.lifecycle import Keeper
     from headgate.stores.redis.transport.node import Call, Sender
-    from headgate.stores.redis.transport.shutdown import Unsent
     from headgate.stores.redis.transport.topology import Topology
 
-DRAIN_TIMEOUT = 1.0  # The seconds in which a loop that ends can send its releases.
 # These errors end a connection because its server is no primary any more.
 DEMOTED = ReadOnlyError, NotThereError
 # A session's id ends with this letter if it subscribes to sharded channels (outbox.lua).
 SHARDED = "s"
-
-
-class Keeper(Protocol):
-    """Takes over the senders of a client when its loop ends."""
-
-    def take_over(self, client: Client) -> None: ...
-    async def deliver(self, client: Client, until: float) -> None: ...
-    def unsent(self, client: Client) -> list[Unsent]: ...
 
 
 class Client:
@@ -66,12 +58,6 @@ class Client:
         # These senders come from loops that have ended. This loop may have one of the same key.
         self.adopted: WeakSet[Sender] = WeakSet()
         self._closed = False
-        # The portal has taken over the sessions' permits and the operations that they must deliver.
-        self.ended = False
-        # `end` holds this lock. It is reentrant: a signal handler may end the client, too.
-        self._ending = threading.RLock()
-        # The loop did not run when the client ended: its tasks never end by themselves.
-        self.abandoned = False
         self.of_portal = self.loop is portal_loop()
         # The number of sessions that got an id from this client.
         self._session_count = 0
@@ -79,17 +65,9 @@ class Client:
         self.nodes: dict[Endpoint, Node] = {}
         self.sending = Sending(self)
         self.reconnection = Reconnection(self, topology, self.loop)
-        # This future wakes `_drain` after each reply or failure.
-        self._drain_wakeup: asyncio.Future[None] | None = None
         self._outages = outages_of(topology)
-        self._subscriptions = Subscriptions(self)
-        self.listen = self._subscriptions.listen
-        self.counts = self._subscriptions.counts
-        lifecycle = self._run_lifecycle()
-        # asyncio never enters the body of a task that it cancels before the first step. So the
-        # first step happens here.
-        lifecycle.send(None)
-        self._lifecycle = begun(lifecycle, LIFECYCLE)
+        self.subscriptions = Subscriptions(self)
+        self.lifecycle = Lifecycle(self)
         register(self)
 
     @property
@@ -130,7 +108,7 @@ class Client:
         except Exception as senseless:
             call.sender.failed(self.cannot(senseless))
             node.cut(senseless)
-        self.wake_drain()
+        self.lifecycle.wake_drain()
 
     def _note_reply(self, call: Call, reply: Any, node: Node) -> None:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
@@ -146,10 +124,6 @@ class Client:
             if self.reconnection.disturbed:
                 self.reconnection.reached(node)
 
-    def wake_drain(self) -> None:
-        if self._drain_wakeup is not None and not self._drain_wakeup.done():
-            self._drain_wakeup.set_result(None)
-
     # Lost connections -----------------------------------------------------------------------------
 
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
@@ -160,7 +134,7 @@ class Client:
             while calls:
                 self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
                 del calls[0]
-        self._subscriptions.lost(node.endpoint, left=isinstance(lost, DEMOTED))
+        self.subscriptions.lost(node.endpoint, left=isinstance(lost, DEMOTED))
         for sender in [sender for sender in self.senders.values() if sender.node is node]:
             sender.doubt()
 
@@ -198,7 +172,7 @@ class Client:
     def leave(self, node: Node) -> None:
         del self.nodes[node.endpoint]
         node.close()
-        self._subscriptions.drop(node.endpoint)
+        self.subscriptions.drop(node.endpoint)
 
     def reaches(self, server: Endpoint) -> bool:
         """Whether a connection for calls leads to `server`."""
@@ -206,74 +180,24 @@ class Client:
 
     # Ending ---------------------------------------------------------------------------------------
 
-    async def _run_lifecycle(self) -> None:
-        """Wait until the loop ends. Then let its tasks end, and send their releases.
+    def seek_backlog(self) -> bool:
+        """Whether calls are in flight or left to send. If so, connect for unrouted ones."""
+        unrouted, nodes = self.reconnection.unrouted.values(), self.nodes.values()
+        left = self.sending.has_backlog or any(unrouted) or any(node.busy for node in nodes)
+        if left:
+            self.reconnection.seek_all()
+        return left
 
-        Later releases go through the portal.
-        """
-        try:
-            await asyncio.sleep(0)  # __init__ runs the first step, and the task goes on from here.
-            await self.loop.create_future()
-        except asyncio.CancelledError:
-            for _ in range(3):
-                await asyncio.sleep(0)
-            await self._drain()
-            self.end()
-            # Some may have started after the loop began to end, and no other code waits for them.
-            if tasks := self._tasks():
-                await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT)
-            raise
-        finally:
-            self._close()
+    def tasks(self) -> list[asyncio.Task[None]]:
+        known = [*self.reconnection.tasks(), *self.subscriptions.tasks()]
+        return [task for task in known if task is not None and not task.done()]
 
-    def retire(self) -> None:
-        """End before the loop does, because no limiter needs these connections any more."""
-        self._lifecycle.cancel()
-
-    def end(self) -> None:
-        """Make no more calls here. The portal takes over the sessions' permits and the operations
-        that they must deliver.
-
-        Several threads may end the client of a closed loop. Each returns only when the portal has
-        taken over.
-        """
-        with self._ending:
-            if not self.ended:
-                self.abandoned = not self.loop.is_running()
-                self._close()
-                self.keeper.take_over(self)
-                self.ended = True
-
-    def _tasks(self) -> list[asyncio.Task[None]]:
-        return [
-            task
-            for task in (
-                *self.reconnection.tasks(),
-                *self._subscriptions.tasks(),
-            )
-            if task is not None and not task.done()
-        ]
-
-    def _close(self) -> None:
+    def close(self) -> None:
         self._closed = True
-        for task in self._tasks():
+        for task in self.tasks():
             stop(task)
         for node in self.nodes.values():
             node.close()
-        self._subscriptions.halt()
+        self.subscriptions.halt()
         self.reconnection.halt()
         self.sending.halt()
-
-    async def _drain(self) -> None:
-        try:
-            async with asyncio.timeout(DRAIN_TIMEOUT):
-                while self._has_backlog():
-                    self.reconnection.seek_all()
-                    self._drain_wakeup = self.loop.create_future()
-                    await self._drain_wakeup
-        except TimeoutError:
-            pass  # The leases expire by themselves.
-
-    def _has_backlog(self) -> bool:
-        unrouted, nodes = self.reconnection.unrouted.values(), self.nodes.values()
-        return self.sending.has_backlog or any(unrouted) or any(node.busy for node in nodes)

@@ -21,6 +21,7 @@ from headgate.stores.redis.transport.topology import Sentinel
 
 if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.lifecycle import Lifecycle
     from headgate.stores.redis.transport.node import Call, Node, Sender
     from headgate.stores.redis.transport.sending import Sending
     from headgate.stores.redis.transport.topology import Topology
@@ -41,9 +42,10 @@ class Connections(Protocol):
 
     @property
     def closed(self) -> bool: ...
+    @property
+    def lifecycle(self) -> Lifecycle: ...
     async def connect(self, server: Endpoint) -> None: ...
     def leave_unused(self) -> None: ...
-    def wake_drain(self) -> None: ...
 
 
 class Offers:
@@ -138,7 +140,7 @@ class Reconnection:
             parts.add(self.part(server))
         call.sender.met = False
         call.sender.failed(cannot(self.topology, lost))
-        self._client.wake_drain()
+        self._client.lifecycle.wake_drain()
 
     # Retry deadlines ------------------------------------------------------------------------------
 

@@ -12,15 +12,15 @@ import asyncio
 import os
 import sys
 import threading
-from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from inspect import CORO_CREATED, getcoroutinestate
 from time import monotonic
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 from headgate.logs import flush_at_exit
+from headgate.stores.redis.transport.lifecycle import Keeper, Lifecycle, Unsent
 from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
 from headgate.threads import snapshot
 
@@ -31,28 +31,16 @@ LONGEST = 5.0
 EXIT_PRIORITY = -100
 
 
-# The unconfirmed calls of one limiter: title, reason, count by method.
-Unsent = tuple[str, str, Counter[str]]
-
-
-class Keeper(Protocol):
-    """The sessions of a client, as the end of the process sees them."""
-
-    def deliver(self, client: Any, until: float) -> Coroutine[Any, Any, None]: ...
-    def unsent(self, client: Any) -> list[Unsent]: ...
-
-
 class Client(Protocol):
     """The connections of one loop."""
 
     loop: asyncio.AbstractEventLoop
-    ended: bool
+    lifecycle: Lifecycle
 
     @property
     def keeper(self) -> Keeper: ...
     @property
     def closed(self) -> bool: ...
-    def end(self) -> None: ...
 
 
 # Clients of this process.
@@ -115,7 +103,7 @@ def deliver(until: float) -> None:
 
     Report on stderr those that are not.
     """
-    if portal_loop() is not None or any(not client.ended for client in snapshot(CLIENTS)):
+    if portal_loop() is not None or any(not client.lifecycle.ended for client in snapshot(CLIENTS)):
         report(portal().run(lambda: _deliver(until)))
 
 
@@ -124,7 +112,7 @@ async def _deliver(until: float) -> list[Unsent]:
     here = asyncio.get_running_loop()
     for client in snapshot(CLIENTS):
         if client.loop is not here and not client.loop.is_running():
-            client.end()
+            client.lifecycle.end()
     await asyncio.sleep(0)  # after this turn the portal has taken them over
     # Their permits go back by messages to the portal. This one arrives behind them.
     arrived = here.create_future()

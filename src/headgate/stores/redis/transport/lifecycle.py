@@ -1,0 +1,109 @@
+"""The end of a client: its loop ends, or no limiter needs its connections any more.
+
+The client sends the operations that it must deliver, if that takes a second at most. Then the
+portal takes over its sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from headgate.stores.redis.transport.portal import LIFECYCLE
+from headgate.stores.redis.transport.tasks import begun
+
+DRAIN_TIMEOUT = 1.0  # The seconds in which a loop that ends can send its releases.
+# The unconfirmed calls of one limiter: title, reason, count by method.
+Unsent = tuple[str, str, Counter[str]]
+
+
+class Keeper(Protocol):
+    """The sessions of a client, when its loop or the process ends."""
+
+    def take_over(self, client: Any) -> None: ...
+    def deliver(self, client: Any, until: float) -> Coroutine[Any, Any, None]: ...
+    def unsent(self, client: Any) -> list[Unsent]: ...
+
+
+class Connections(Protocol):
+    """The part of the client that Lifecycle uses."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def keeper(self) -> Keeper: ...
+    def seek_backlog(self) -> bool: ...
+    def tasks(self) -> list[asyncio.Task[None]]: ...
+    def close(self) -> None: ...
+
+
+class Lifecycle:
+    def __init__(self, client: Connections) -> None:
+        self._client = client
+        # The portal has taken over the sessions' permits and the operations that they must deliver.
+        self.ended = False
+        # `end` holds this lock. It is reentrant: a signal handler may end the client, too.
+        self._ending = threading.RLock()
+        # The loop did not run when the client ended: its tasks never end by themselves.
+        self.abandoned = False
+        # This future wakes `_drain` after each reply or failure.
+        self._drain_wakeup: asyncio.Future[None] | None = None
+        work = self._run()
+        # asyncio never enters the body of a task that it cancels before the first step. So the
+        # first step happens here.
+        work.send(None)
+        self._task = begun(work, LIFECYCLE)
+
+    async def _run(self) -> None:
+        """Wait until the loop ends. Then let its tasks end, and send their releases.
+
+        Later releases go through the portal.
+        """
+        try:
+            await asyncio.sleep(0)  # __init__ runs the first step, and the task goes on from here.
+            await self._client.loop.create_future()
+        except asyncio.CancelledError:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            await self._drain()
+            self.end()
+            # Some may have started after the loop began to end, and no other code waits for them.
+            if tasks := self._client.tasks():
+                await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT)
+            raise
+        finally:
+            self._client.close()
+
+    def retire(self) -> None:
+        """End before the loop does, because no limiter needs these connections any more."""
+        self._task.cancel()
+
+    def end(self) -> None:
+        """Make no more calls here. The portal takes over the sessions' permits and the operations
+        that they must deliver.
+
+        Several threads may end the client of a closed loop. Each returns only when the portal has
+        taken over.
+        """
+        with self._ending:
+            if not self.ended:
+                self.abandoned = not self._client.loop.is_running()
+                self._client.close()
+                self._client.keeper.take_over(self._client)
+                self.ended = True
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT):
+                while self._client.seek_backlog():
+                    self._drain_wakeup = self._client.loop.create_future()
+                    await self._drain_wakeup
+        except TimeoutError:
+            pass  # The leases expire by themselves.
+
+    def wake_drain(self) -> None:
+        if self._drain_wakeup is not None and not self._drain_wakeup.done():
+            self._drain_wakeup.set_result(None)
