@@ -16,7 +16,7 @@ from typing import Any
 from headgate.stores.redis import fast_path
 from headgate.stores.redis.protocol import script
 from headgate.stores.redis.session import deadlines, session
-from headgate.stores.redis.transport import endpoint, node, reconnection, subscriber
+from headgate.stores.redis.transport import availability, endpoint, node, reconnection, subscriber
 from tests.machine import scaled
 
 WAITER = scaled(1.5)  # seconds of silence after which a waiter counts as dead: 10 in the product
@@ -44,6 +44,7 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     change(session, "HEARTBEAT", HEARTBEAT)
     change(deadlines, "REPLY_TIMEOUT", PATIENCE)
     change(reconnection, "OUTAGE", OUTAGE)
+    change(availability, "REVIVAL", REVIVAL)
     change(reconnection, "REVIVAL", REVIVAL)
     change(node, "REPLY_TIMEOUT", PATIENCE)
     change(subscriber, "REPLY_TIMEOUT", PATIENCE)

@@ -45,9 +45,9 @@ async def test_a_loop_that_ends_before_its_tasks_prints_nothing_and_holds_nothin
 RUNS_ON = """
 import asyncio, logging, threading
 from headgate import Concurrency, Limiter, StoreError
-from headgate.stores.redis.transport import reconnection
+from headgate.stores.redis.transport import availability
 logging.getLogger("headgate").addHandler(logging.NullHandler())
-reconnection.REVIVAL = 0.01  # seconds until the acquire of unknown outcome is cancelled again
+availability.REVIVAL = 0.01  # seconds until the acquire of unknown outcome is cancelled again
 limiter = Limiter("x", Concurrency(1), store="redis://127.0.0.1:1")
 async def main():
     try:

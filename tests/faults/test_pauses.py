@@ -23,7 +23,13 @@ from headgate.errors import StoreError
 from headgate.internals import queue_of, store_of
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.session import Session
-from headgate.stores.redis.transport import lifecycle, reconnection, subscriber, tasks
+from headgate.stores.redis.transport import (
+    availability,
+    lifecycle,
+    reconnection,
+    subscriber,
+    tasks,
+)
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.node import Call, Node
 from tests.faults.proxy import Proxy
@@ -181,7 +187,7 @@ async def test_a_client_looks_for_its_store_after_any_error_of_a_credential_prov
         limiter.atry_acquire()
     )  # the process looks for it from here on, without another call
     its = store_of(queue_of(limiter))._clients[asyncio.get_running_loop()]
-    await eventually(lambda: not its.reconnection.unavailable)
+    await eventually(lambda: not its.availability.unavailable)
 
     assert inside.fence == 0
     assert moody.moods == []
@@ -275,7 +281,7 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     for module, word, value in (
         (tasks, "JITTER", breaths),
         (tasks, "BACKOFF", 0.001),
-        (reconnection, "LONGEST", 0.02),
+        (availability, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
@@ -311,11 +317,11 @@ async def test_many_backlogs_for_a_server_that_is_away_are_sent_together_and_les
     attempts: list[int] = []
 
     def pause(attempt: int, longest: float) -> float:
-        if longest == reconnection.REVIVAL:
+        if longest == availability.REVIVAL:
             attempts.append(attempt)
         return 0.0
 
-    monkeypatch.setattr(reconnection, "pause", pause)
+    monkeypatch.setattr(availability, "pause", pause)
     monkeypatch.setattr(lifecycle, "DRAIN_TIMEOUT", 0.0)
     nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
@@ -352,9 +358,9 @@ async def test_a_backlog_is_sent_as_soon_as_another_name_finds_the_server_back(
     )
     own_server.kill()
     monkeypatch.setattr(
-        reconnection,
+        availability,
         "pause",
-        lambda attempt, longest: 0.0 if longest == reconnection.LONGEST else LONG * 10,
+        lambda attempt, longest: 0.0 if longest == availability.LONGEST else LONG * 10,
     )
     with pytest.raises(StoreError):
         await soon(asked)
@@ -409,7 +415,7 @@ async def test_one_caller_asks_for_all_when_a_server_is_not_ready(
     for module, word, value in (
         (tasks, "JITTER", breaths),
         (tasks, "BACKOFF", 0.001),
-        (reconnection, "LONGEST", 0.02),
+        (availability, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)
     limiters = [
@@ -444,7 +450,7 @@ async def test_each_caller_has_an_error_in_time_when_another_asks_a_server_that_
         await (await limiter.acquire()).arelease()
     monkeypatch.setattr(tasks, "JITTER", Breaths())
     monkeypatch.setattr(tasks, "BACKOFF", 3600.0)
-    monkeypatch.setattr(reconnection, "LONGEST", 3600.0)
+    monkeypatch.setattr(availability, "LONGEST", 3600.0)
 
     async with busy(own_admin, own_server):
         callers = [asyncio.create_task(enter(limiter)) for limiter in limiters]

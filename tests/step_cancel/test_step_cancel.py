@@ -51,6 +51,7 @@ NOT_CALLERS = {
     for name in (
         "transport/portal",
         "session/delivery",
+        "transport/availability",
         "transport/client",
         "transport/endpoint",
         "transport/eviction_check",

@@ -18,8 +18,8 @@ from hiredis import HiredisError
 
 from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.redis.session import session
+from headgate.stores.redis.transport import availability, tasks, topology
 from headgate.stores.redis.transport import node as transport_node
-from headgate.stores.redis.transport import reconnection, tasks, topology
 from headgate.stores.redis.transport.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
 from tests.faults.scene import Breaths, Puppet, Room, enter, eventually
@@ -333,7 +333,7 @@ async def test_a_dead_master_is_asked_less_and_less_often_though_another_one_ans
     for module, word, value in (
         (tasks, "JITTER", breaths),
         (tasks, "BACKOFF", 0.001),
-        (reconnection, "LONGEST", 0.02),
+        (availability, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)
     gone, there = cluster.masters()[:2]

@@ -15,7 +15,7 @@ import pytest
 from headgate import Concurrency, Limiter, StoreError
 from headgate.internals import queue_of, store_of
 from headgate.stores import fallback
-from headgate.stores.redis.transport import reconnection
+from headgate.stores.redis.transport import availability
 from tests.clusters import Cluster, Node
 from tests.faults import haste
 from tests.faults.scene import eventually
@@ -117,7 +117,7 @@ async def test_names_that_another_server_has_taken_over_are_limited_there(
     await limited(limiter)
 
     its = store_of(queue_of(limiter))._clients[asyncio.get_running_loop()]  # type: ignore[attr-defined]  # the store of a fallback line
-    await eventually(lambda: not its.reconnection.unavailable)
+    await eventually(lambda: not its.availability.unavailable)
 
 
 async def test_names_of_a_dead_master_fail_at_once_and_names_of_another_wait_for_it(
@@ -127,7 +127,7 @@ async def test_names_of_a_dead_master_fail_at_once_and_names_of_another_wait_for
     vain, then new names of it are an error at once. A new name of another master that is away for a
     moment waits for it.
     """
-    monkeypatch.setattr(reconnection, "LONGEST", 0.05)  # the pause before a first attempt
+    monkeypatch.setattr(availability, "LONGEST", 0.05)  # the pause before a first attempt
     there = cluster.masters()[1]
     names = [
         cluster.name_on(node, f"{name}-{number}")

@@ -42,8 +42,9 @@ class Stub:
         self.listening: list[LoopSession] = []
         self.attempts: list[int] = []
         self.during: Callable[[], object] = lambda: None  # runs while a call is written
-        self.reconnection = SimpleNamespace(
-            offers=SimpleNamespace(add=lambda session, attempt: self.attempts.append(attempt))
+        self.availability = SimpleNamespace(
+            offers=SimpleNamespace(add=lambda session, attempt: self.attempts.append(attempt)),
+            note_outage=lambda session, error: None,  # no other session is there to know it
         )
         self.sending = SimpleNamespace(
             at_once=self.asked.append, ready=self.asked.append, check_flush=lambda: None
@@ -57,12 +58,6 @@ class Stub:
         during, self.during = self.during, lambda: None
         during()
         return False
-
-    def cannot(self, lost: BaseException) -> StoreError:
-        return StoreError(str(lost))
-
-    def note_outage(self, session: LoopSession, error: StoreError) -> None:
-        """No other session is there to know it."""
 
 
 class Home:

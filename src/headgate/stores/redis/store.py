@@ -123,7 +123,7 @@ class RedisStore:
         """Whether the server of `key` is unavailable. This starts a search until it answers."""
         loop = asyncio._get_running_loop() or portal_loop()
         client = None if loop is None else self._clients.get(loop)
-        return client is not None and client.reconnection.is_unavailable(key)
+        return client is not None and client.availability.is_unavailable(key)
 
     def fast_path(self) -> FastPath:
         found = self._fast_path

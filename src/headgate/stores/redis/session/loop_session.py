@@ -19,6 +19,7 @@ from headgate.forks import fork_error
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import SCHEDULED
+from headgate.stores.redis.transport.failures import cannot
 from headgate.stores.redis.transport.portal import portal
 from headgate.stores.redis.transport.reconnection import retry_for
 from headgate.waiting import Waiting
@@ -230,7 +231,7 @@ class LoopSession:
 
     def on_disconnect(self, lost: BaseException, spent: float) -> None:
         """The call in flight has lost its connection, and may be sent again."""
-        self.machine.on_disconnect(self.client.cannot(lost), spent, retry_for(None))
+        self.machine.on_disconnect(cannot(self.client.topology, lost), spent, retry_for(None))
         self._update()
 
     def doubt(self) -> None:
@@ -284,14 +285,14 @@ class LoopSession:
             self._note_failure(traffic.failure)
         if traffic.outage is not None:
             error, traffic.outage = traffic.outage, None
-            self.client.note_outage(self, error)
+            self.client.availability.note_outage(self, error)
         self._set_timer()
 
     def _note_failure(self, error: StoreError) -> None:
         self.traffic.failure, self.why = None, str(error)
         self._failed_offers += 1
         if self.traffic.owes:
-            self.client.reconnection.offers.add(self, self._failed_offers)
+            self.client.availability.offers.add(self, self._failed_offers)
 
     def _set_timer(self) -> None:
         """Set the timer, unless the present one is early enough.

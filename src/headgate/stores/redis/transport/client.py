@@ -15,11 +15,10 @@ from weakref import WeakSet, WeakValueDictionary
 
 from redis.exceptions import ReadOnlyError
 
-from headgate.errors import StoreError
+from headgate.stores.redis.transport.availability import Availability
 from headgate.stores.redis.transport.failures import NotThereError, cannot
-from headgate.stores.redis.transport.lifecycle import Lifecycle
-from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Node
-from headgate.stores.redis.transport.outages import outages_of
+from headgate.stores.redis.transport.lifecycle import Keeper, Lifecycle
+from headgate.stores.redis.transport.node import Call, Node, Sender
 from headgate.stores.redis.transport.portal import portal_loop
 from headgate.stores.redis.transport.reconnection import Reconnection
 from headgate.stores.redis.transport.sending import Sending
@@ -29,8 +28,6 @@ from headgate.stores.redis.transport.tasks import stop
 
 if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
-    from headgate.stores.redis.transport.lifecycle import Keeper
-    from headgate.stores.redis.transport.node import Call, Sender
     from headgate.stores.redis.transport.topology import Topology
 
 # These errors end a connection because its server is no primary any more.
@@ -64,8 +61,8 @@ class Client:
         # Each connected server has its node here.
         self.nodes: dict[Endpoint, Node] = {}
         self.sending = Sending(self)
-        self.reconnection = Reconnection(self, topology, self.loop)
-        self._outages = outages_of(topology)
+        self.availability = Availability(self)
+        self.reconnection = Reconnection(self)
         self.subscriptions = Subscriptions(self)
         self.lifecycle = Lifecycle(self)
         register(self)
@@ -103,33 +100,19 @@ class Client:
 
     def answered(self, call: Call, reply: Any, node: Node) -> None:
         try:
-            self._note_reply(call, reply, node)
+            self.availability.note_reply(call, reply, node)
             call.sender.answered(reply)
         except Exception as senseless:
-            call.sender.failed(self.cannot(senseless))
+            call.sender.failed(cannot(self.topology, senseless))
             node.cut(senseless)
         self.lifecycle.wake_drain()
-
-    def _note_reply(self, call: Call, reply: Any, node: Node) -> None:
-        if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
-            call.sender.met = False
-            if str(reply).startswith((*UNREADY, "READONLY")):
-                self.reconnection.unavailable.add(self.reconnection.part(node.endpoint))
-        else:
-            call.sender.met = self.reconnection.met = self._outages.met = True
-            # A server that refuses all calls, such as one without memory, is not back yet.
-            if self._outages.since and not isinstance(reply, Exception):
-                for part in {self.reconnection.part(node.endpoint), None}:
-                    self._outages.ends(part, self.loop)
-            if self.reconnection.disturbed:
-                self.reconnection.reached(node)
 
     # Lost connections -----------------------------------------------------------------------------
 
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
         """A connection is lost: its calls are sent by another one, if they may be retried."""
         self.nodes = {server: other for server, other in self.nodes.items() if other is not node}
-        self.reconnection.suspects[node.endpoint] = lost
+        self.availability.suspects[node.endpoint] = lost
         with self.sending.putting_off(calls):
             while calls:
                 self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
@@ -137,13 +120,6 @@ class Client:
         self.subscriptions.lost(node.endpoint, left=isinstance(lost, DEMOTED))
         for sender in [sender for sender in self.senders.values() if sender.node is node]:
             sender.doubt()
-
-    def note_outage(self, sender: Sender, error: StoreError) -> None:
-        """Callers of `sender` have failed with `error`."""
-        self._outages.begins(self.reconnection.part(self.topology.where(sender.key)), error)
-
-    def cannot(self, lost: BaseException) -> StoreError:
-        return cannot(self.topology, lost)
 
     # Connecting -----------------------------------------------------------------------------------
 
@@ -189,7 +165,8 @@ class Client:
         return left
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        known = [*self.reconnection.tasks(), *self.subscriptions.tasks()]
+        known = [*self.availability.tasks(), *self.reconnection.tasks()]
+        known += self.subscriptions.tasks()
         return [task for task in known if task is not None and not task.done()]
 
     def close(self) -> None:
@@ -199,5 +176,6 @@ class Client:
         for node in self.nodes.values():
             node.close()
         self.subscriptions.halt()
+        self.availability.offers.halt()
         self.reconnection.halt()
         self.sending.halt()

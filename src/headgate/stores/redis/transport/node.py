@@ -92,6 +92,10 @@ class Call(NamedTuple):
     # It carries the text of its script (EVAL).
     by_text: bool = False
 
+    def server(self, topology: Topology) -> Endpoint | None:
+        """The server that gets it, as far as is known."""
+        return self.there or topology.where(self.sender.key)
+
 
 class Retrying(Protocol):
     """The part of Reconnection that a node uses."""
@@ -100,7 +104,12 @@ class Retrying(Protocol):
     def add_unrouted(self, call: Call) -> None: ...
     def may_retry(self, call: Call) -> bool: ...
     def watch_deadline(self, call: Call) -> None: ...
-    def note_reply(self, call: Call) -> None: ...
+
+
+class Backoffs(Protocol):
+    """The part of Availability that a node uses."""
+
+    def note_refusal(self, call: Call) -> None: ...
     def next_backoff(self, server: Endpoint | None) -> float: ...
 
 
@@ -118,6 +127,8 @@ class Router(Protocol):
     loop: asyncio.AbstractEventLoop
     topology: Topology
 
+    @property
+    def availability(self) -> Backoffs: ...
     @property
     def reconnection(self) -> Retrying: ...
     @property
@@ -296,7 +307,7 @@ class Node:
         if refusal.startswith("CLUSTERDOWN"):
             call.sender.node = None
             reconnection.check_topology(self)
-        reconnection.note_reply(call)
+        self.client.availability.note_refusal(call)
         again = call._replace(there=None, sent_on=call.sent_on and demoted)
         if not reconnection.may_retry(call):
             self._answer_with(call, refusal)
@@ -334,7 +345,7 @@ class Node:
 
     def _try_later(self) -> None:
         self._retry_timer = self._loop.call_later(
-            self.client.reconnection.next_backoff(self.endpoint), self._try_one
+            self.client.availability.next_backoff(self.endpoint), self._try_one
         )
 
     def _try_one(self) -> None:
@@ -393,7 +404,7 @@ class Node:
             self.client.sending.send_again(onward)
             return
         # Two servers may name each other for a moment while a slot moves.
-        self.client.reconnection.note_reply(onward)
+        self.client.availability.note_refusal(onward)
         if self.client.reconnection.may_retry(onward):
             self.client.sending.send_later(onward)
         else:

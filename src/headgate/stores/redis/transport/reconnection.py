@@ -1,4 +1,4 @@
-"""Which servers answer, and the handling of calls to servers that do not.
+"""The handling of calls whose server does not answer, and the watch for servers that are replaced.
 
 A call without a connection is unrouted. It is sent when its server, or the server that replaced it,
 is connected. It fails at the retry deadline of its callers.
@@ -7,15 +7,14 @@ is connected. It fails at the retry deadline of its callers.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from itertools import chain, count
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from redis.exceptions import AuthenticationError
 
+from headgate.stores.redis.transport.availability import LONGEST, REVIVAL, Availability
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot
-from headgate.stores.redis.transport.outages import outages_of
 from headgate.stores.redis.transport.tasks import begun, pause, trouble_of
 from headgate.stores.redis.transport.topology import Sentinel
 
@@ -29,15 +28,15 @@ if TYPE_CHECKING:
 # A store that has answered before is retried for these seconds, unless the caller says otherwise.
 # The script keeps the places of a silent session for 7.5 to 10 s after its last call.
 OUTAGE = 10.0
-# The longest pause before another attempt, in seconds, while callers wait and while none does.
-LONGEST = 1.0
-REVIVAL = 5.0
 
 
 class Connections(Protocol):
     """The part of the client that Reconnection uses."""
 
+    loop: asyncio.AbstractEventLoop
+    topology: Topology
     nodes: dict[Endpoint, Node]
+    availability: Availability
     sending: Sending
 
     @property
@@ -48,67 +47,24 @@ class Connections(Protocol):
     def leave_unused(self) -> None: ...
 
 
-class Offers:
-    """The senders with a backlog for a server that was unavailable."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._backlog: dict[Sender, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, sender: Sender, attempt: int) -> None:
-        """Send the backlog of `sender` again later.
-
-        All backlogs are sent together, so that many senders ask no more often than one.
-        """
-        self._backlog[sender] = None
-        if self._timer is None:
-            self._timer = self.loop.call_later(pause(attempt, REVIVAL), self.send_all)
-
-    def send_all(self) -> None:
-        self.halt()
-        self._timer = None
-        backlog, self._backlog = self._backlog, {}
-        for sender in backlog:
-            sender.send_operations()
-
-    def halt(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-
 class Reconnection:
-    def __init__(
-        self, client: Connections, topology: Topology, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.topology = topology
-        self.loop = loop
+    def __init__(self, client: Connections) -> None:
         self._client = client
-        # The store has answered before.
-        self.met = False
+        self._loop = client.loop
+        self._topology = client.topology
+        self._availability = client.availability
+        self._suspects = client.availability.suspects
         # These calls have no connection, by server. None: their server is not known.
         self.unrouted: dict[Endpoint | None, list[Call]] = {}
-        # These servers failed with these errors. Before another attempt the client asks where the
-        # names are.
-        self.suspects: dict[Endpoint | None, Exception] = {}
-        # The number of attempts to reach each server since its last answer.
-        self.attempts: dict[Endpoint | None, int] = {}
-        # These parts of the store have answered no call since one was abandoned. New calls are not
-        # retried there.
-        self.abandoned: set[Endpoint | None] = set()
-        # These parts have answered neither a call nor a PING since they failed.
-        self.unavailable: set[Endpoint | None] = set()
-        self.offers = Offers(loop)
         # This timer ends at the earliest retry deadline.
         self._deadline: asyncio.TimerHandle | None = None
-        # The tasks, by server or part, see `_seek`, `_revive`, `_follow` and `_check_topology`.
+        # The tasks, by server, see `_seek`, `_follow` and `_check_topology`.
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
-        self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}
         self._following: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
     def add_unrouted(self, call: Call) -> None:
-        server = self._server_of(call)
+        server = call.server(self._topology)
         # The next connection may lead to another server, which does not notify this session.
         call = call._replace(command=call.command._replace(notified=False))
         self.unrouted.setdefault(server, []).append(call)
@@ -136,33 +92,23 @@ class Reconnection:
             self._seeking[server] = begun(self._seek(server), "headgate-connect")
 
     def _fail(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
-        for parts in (self.abandoned, self.unavailable):
-            parts.add(self.part(server))
+        self._availability.note_failure(server)
         call.sender.met = False
-        call.sender.failed(cannot(self.topology, lost))
+        call.sender.failed(cannot(self._topology, lost))
         self._client.lifecycle.wake_drain()
 
     # Retry deadlines ------------------------------------------------------------------------------
 
     def may_retry(self, call: Call) -> bool:
         """A wrong address fails at once: a store that was never reached is not retried."""
-        return self._knows(call) and self.loop.time() < self._retry_until(call)
-
-    def _knows(self, call: Call) -> bool:
-        if call.sender.met is not None:
-            return call.sender.met
-        return self.met and self.part(self._server_of(call)) not in self.abandoned
-
-    def part(self, server: Endpoint | None) -> Endpoint | None:
-        """The part of the store that fails together with `server`: one of a Cluster, or all."""
-        return server if self.topology.several else None
+        return self._availability.knows(call) and self._loop.time() < self._retry_until(call)
 
     def watch_deadline(self, call: Call) -> None:
         """Fail `call` when its retry deadline has passed. One timer serves all calls."""
-        moment = self._retry_until(call)
-        if self._knows(call) and (self._deadline is None or self._deadline.when() > moment):
+        moment, knows = self._retry_until(call), self._availability.knows(call)
+        if knows and (self._deadline is None or self._deadline.when() > moment):
             self._cancel_deadline()
-            self._deadline = self.loop.call_at(moment, self._check_deadlines)
+            self._deadline = self._loop.call_at(moment, self._check_deadlines)
 
     def _retry_until(self, call: Call) -> float:
         """The latest retry deadline among the callers of `call`."""
@@ -176,26 +122,21 @@ class Reconnection:
     def _check_deadlines(self) -> None:
         """Fail each call after its retry deadline, even if an attempt is still under way."""
         self._cancel_deadline()
+        knows = self._availability.knows
         for node in list(self._client.nodes.values()):
             node.check_deadlines()
         for server, calls in list(self.unrouted.items()):
             kept: list[Call] = []
             over: list[Call] = []
             for call in calls:
-                (over if self._knows(call) and not self.may_retry(call) else kept).append(call)
+                (over if knows(call) and not self.may_retry(call) else kept).append(call)
             self.unrouted[server] = kept
             for call in over:
-                self._fail(call, server, self.suspects.get(server) or TimeoutError())
+                self._fail(call, server, self._suspects.get(server) or TimeoutError())
         for call in chain(
             *self.unrouted.values(), *(node.waiting for node in self._client.nodes.values())
         ):
             self.watch_deadline(call)
-
-    def note_reply(self, call: Call) -> None:
-        """The server of `call` has answered with a refusal."""
-        if call.sender.met is None:
-            self.met = True
-            self.abandoned.discard(self.part(self._server_of(call)))
 
     # Reconnecting ---------------------------------------------------------------------------------
 
@@ -203,13 +144,11 @@ class Reconnection:
         """Try to connect to `server` until all its unrouted calls are sent or have failed."""
         in_vain = False
         while server in self.unrouted:
-            if in_vain or server in self.suspects:
-                await asyncio.sleep(self.next_backoff(server))
+            if in_vain or server in self._suspects:
+                await asyncio.sleep(self._availability.next_backoff(server))
             trouble = await self._reach(server)
-            if trouble is not None and not self.met:
-                # Another loop may have reached the store. In a known outage, a new loop gives up.
-                outages = outages_of(self.topology)
-                self.met = outages.met and not outages.since
+            if trouble is not None:
+                self._availability.note_other_loops()
             calls, in_vain = self.unrouted.pop(server), False
             with self._client.sending.putting_off(calls):
                 while calls:
@@ -218,32 +157,18 @@ class Reconnection:
             self._client.leave_unused()
         self._check_deadlines()
 
-    def next_backoff(self, server: Endpoint | None) -> float:
-        self.attempts[server] = attempts = self.attempts.get(server, 0) + 1
-        return pause(attempts, LONGEST)
-
-    def reached(self, node: Node) -> None:
-        if self.part(node.endpoint) in self.abandoned:
-            self.offers.send_all()
-        for known in (node.endpoint, None):
-            self.attempts.pop(known, None)
-        for parts in (self.abandoned, self.unavailable):
-            parts -= {self.part(node.endpoint), None}
-        if node.waiting:
-            node.ready()
-
     async def _reach(self, server: Endpoint | None) -> Exception | None:
         """Connect to `server` if calls still need it. Return the error that prevented it."""
         trouble = None
-        if server is None or server in self.suspects:
-            trouble = await trouble_of(self.topology.look(self.suspects))
+        if server is None or server in self._suspects:
+            trouble = await trouble_of(self._topology.look(self._suspects))
             if trouble is None:
-                self.suspects.pop(server, None)
-        wanted = any(self._server_of(call) is server for call in self.unrouted[server])
+                self._suspects.pop(server, None)
+        wanted = any(call.server(self._topology) is server for call in self.unrouted[server])
         if server is not None and wanted and server not in self._client.nodes:
             trouble = await trouble_of(self._client.connect(server))
             if trouble is not None:
-                self.suspects[server] = trouble
+                self._suspects[server] = trouble
         return trouble
 
     def _resend(self, call: Call, server: Endpoint | None, trouble: Exception | None) -> bool:
@@ -254,16 +179,13 @@ class Reconnection:
         if self._client.sending.node_for(call) is not None:
             self._client.sending.send_again(call._replace(by_text=False))
             return True
-        if self._server_of(call) is not server:
+        if call.server(self._topology) is not server:
             self.add_unrouted(call)
             return True
         lost = trouble or NotThereError("no server has this name's slot")
         self.reroute(call._replace(there=None), server, lost)
-        call.sender.on_disconnect(lost, self.loop.time() - call.first)
+        call.sender.on_disconnect(lost, self._loop.time() - call.first)
         return False
-
-    def _server_of(self, call: Call) -> Endpoint | None:
-        return call.there or self.topology.where(call.sender.key)
 
     async def _follow(self, sentinel: Sentinel) -> None:
         """Leave a server as soon as the Sentinel notifies that another one has replaced it."""
@@ -272,7 +194,7 @@ class Reconnection:
                 # After 10 attempts the pause is random, up to REVIVAL.
                 await asyncio.sleep(pause(10, REVIVAL))
                 # The Sentinel may have notified during the pause.
-                await trouble_of(sentinel.look(self.suspects))
+                await trouble_of(sentinel.look(self._suspects))
             for server, node in list(self._client.nodes.items()):
                 if server is not sentinel.anywhere():
                     node.cut(NotThereError("another server has taken its place"))
@@ -283,68 +205,26 @@ class Reconnection:
             self._looking = begun(self._check_topology(node), "headgate-look")
 
     async def _check_topology(self, node: Node) -> None:
-        if await trouble_of(self.topology.look({*self.suspects, node.endpoint})) is None:
+        if await trouble_of(self._topology.look({*self._suspects, node.endpoint})) is None:
             node.reroute_waiting()
         # A random pause spreads the questions of a fleet.
         await asyncio.sleep(pause(10, LONGEST))
 
-    # Unavailable servers --------------------------------------------------------------------------
-
-    def is_unavailable(self, key: str) -> bool:
-        """Whether the server of `key` is unavailable. Then a task PINGs it. Any thread may ask."""
-        part = self.part(self.topology.where(key)) if self.unavailable else None
-        if part not in self.unavailable:
-            return False
-        if part not in self._reviving and not self._client.closed:
-            with suppress(RuntimeError):  # The loop was closed this moment.
-                self.loop.call_soon_threadsafe(self._revive_soon, part)
-        return True
-
-    def _revive_soon(self, part: Endpoint | None) -> None:
-        if part not in self._reviving:
-            self._reviving[part] = begun(self._revive(part), "headgate-revive")
-
-    async def _revive(self, part: Endpoint | None) -> None:
-        """PING an unavailable part until it is ready. A server that loads its data refuses."""
-        try:
-            for attempt in count(1):
-                await asyncio.sleep(pause(attempt, REVIVAL))
-                if part not in self.unavailable or await trouble_of(self._ping(part)) is None:
-                    break
-            self.unavailable.discard(part)
-        finally:
-            del self._reviving[part]
-
-    async def _ping(self, part: Endpoint | None) -> None:
-        """PING the server of `part`, unless it has left the Cluster."""
-        await self.topology.look(self.suspects)
-        server = self.topology.anywhere()
-        if server is None:
-            raise NotThereError("no server of the store is known")
-        if part is None or part in self.topology.servers():
-            await (part or server).asked("PING")
-
     # For the client -------------------------------------------------------------------------------
 
     def follow_sentinel(self) -> None:
-        if self._following is None and isinstance(self.topology, Sentinel):
-            self._following = begun(self._follow(self.topology), "headgate-follow")
+        if self._following is None and isinstance(self._topology, Sentinel):
+            self._following = begun(self._follow(self._topology), "headgate-follow")
 
     def seek_all(self) -> None:
         for server in self.unrouted:
             self._seek_soon(server)
 
-    @property
-    def disturbed(self) -> bool:
-        return bool(self.attempts or self.abandoned or self.unavailable)
-
     def tasks(self) -> list[asyncio.Task[None] | None]:
-        known = [*self._seeking.values(), *self._reviving.values()]
-        return [*known, self._following, self._looking]
+        return [*self._seeking.values(), self._following, self._looking]
 
     def halt(self) -> None:
-        """Stop the timers: their loop may go on running."""
-        self.offers.halt()
+        """Stop the timer: its loop may go on running."""
         if self._deadline is not None:
             self._deadline.cancel()
 

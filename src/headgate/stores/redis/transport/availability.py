@@ -1,0 +1,186 @@
+"""Which servers of a store answer, as far as one client knows.
+
+A part of a store fails as a whole. It is one server of a Cluster. Elsewhere it is all of the store,
+and named None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headgate.stores.redis.transport.failures import NotThereError
+from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Call, Node, Sender
+from headgate.stores.redis.transport.outages import outages_of
+from headgate.stores.redis.transport.tasks import begun, pause, trouble_of
+
+if TYPE_CHECKING:
+    from headgate.errors import StoreError
+    from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.topology import Topology
+
+# The longest pause before another attempt, in seconds, while callers wait and while none does.
+LONGEST = 1.0
+REVIVAL = 5.0
+
+
+class Closable(Protocol):
+    """The part of the client that Availability uses."""
+
+    loop: asyncio.AbstractEventLoop
+    topology: Topology
+
+    @property
+    def closed(self) -> bool: ...
+
+
+class Offers:
+    """The senders with a backlog for a server that was unavailable."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._backlog: dict[Sender, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, sender: Sender, attempt: int) -> None:
+        """Send the backlog of `sender` again later.
+
+        All backlogs are sent together, so that many senders ask no more often than one.
+        """
+        self._backlog[sender] = None
+        if self._timer is None:
+            self._timer = self.loop.call_later(pause(attempt, REVIVAL), self.send_all)
+
+    def send_all(self) -> None:
+        self.halt()
+        self._timer = None
+        backlog, self._backlog = self._backlog, {}
+        for sender in backlog:
+            sender.send_operations()
+
+    def halt(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Availability:
+    def __init__(self, client: Closable) -> None:
+        self._client = client
+        self._topology = client.topology
+        # The store has answered before.
+        self.met = False
+        # These servers failed with these errors. Before another attempt the client asks where the
+        # names are.
+        self.suspects: dict[Endpoint | None, Exception] = {}
+        # The number of attempts to reach each server since its last answer.
+        self._attempts: dict[Endpoint | None, int] = {}
+        # These parts of the store have answered no call since one was abandoned. New calls are not
+        # retried there.
+        self._abandoned: set[Endpoint | None] = set()
+        # These parts have answered neither a call nor a PING since they failed.
+        self.unavailable: set[Endpoint | None] = set()
+        self.offers = Offers(client.loop)
+        self._outages = outages_of(client.topology)
+        # The tasks, by part, see `_revive`.
+        self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}
+
+    def _part(self, server: Endpoint | None) -> Endpoint | None:
+        """The part of the store that fails together with `server`: one of a Cluster, or all."""
+        return server if self._topology.several else None
+
+    def knows(self, call: Call) -> bool:
+        """Whether the server of `call` has answered before, and may soon do so again."""
+        if call.sender.met is not None:
+            return call.sender.met
+        return self.met and self._part(call.server(self._topology)) not in self._abandoned
+
+    def next_backoff(self, server: Endpoint | None) -> float:
+        self._attempts[server] = attempts = self._attempts.get(server, 0) + 1
+        return pause(attempts, LONGEST)
+
+    # Answers and failures -------------------------------------------------------------------------
+
+    def note_reply(self, call: Call, reply: Any, node: Node) -> None:
+        if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
+            call.sender.met = False
+            if str(reply).startswith((*UNREADY, "READONLY")):
+                self.unavailable.add(self._part(node.endpoint))
+        else:
+            call.sender.met = self.met = self._outages.met = True
+            # A server that refuses all calls, such as one without memory, is not back yet.
+            if self._outages.since and not isinstance(reply, Exception):
+                for part in {self._part(node.endpoint), None}:
+                    self._outages.ends(part, self._client.loop)
+            if self._attempts or self._abandoned or self.unavailable:
+                self._reached(node, self._part(node.endpoint))
+
+    def _reached(self, node: Node, part: Endpoint | None) -> None:
+        if part in self._abandoned:
+            self.offers.send_all()
+        for known in (node.endpoint, None):
+            self._attempts.pop(known, None)
+        for parts in (self._abandoned, self.unavailable):
+            parts -= {part, None}
+        if node.waiting:
+            node.ready()
+
+    def note_refusal(self, call: Call) -> None:
+        """The server of `call` cannot run it now."""
+        if call.sender.met is None:
+            self.met = True
+            self._abandoned.discard(self._part(call.server(self._topology)))
+
+    def note_failure(self, server: Endpoint | None) -> None:
+        """A call to `server` was abandoned."""
+        for parts in (self._abandoned, self.unavailable):
+            parts.add(self._part(server))
+
+    def note_outage(self, sender: Sender, error: StoreError) -> None:
+        """Callers of `sender` have failed with `error`."""
+        self._outages.begins(self._part(self._topology.where(sender.key)), error)
+
+    def note_other_loops(self) -> None:
+        """Another loop may have reached the store. In a known outage, a new loop gives up."""
+        if not self.met:
+            self.met = self._outages.met and not self._outages.since
+
+    # Unavailable servers --------------------------------------------------------------------------
+
+    def is_unavailable(self, key: str) -> bool:
+        """Whether the server of `key` is unavailable. Then a task PINGs it. Any thread may ask."""
+        part = self._part(self._topology.where(key)) if self.unavailable else None
+        if part not in self.unavailable:
+            return False
+        if part not in self._reviving and not self._client.closed:
+            with suppress(RuntimeError):  # The loop was closed this moment.
+                self._client.loop.call_soon_threadsafe(self._revive_soon, part)
+        return True
+
+    def _revive_soon(self, part: Endpoint | None) -> None:
+        if part not in self._reviving:
+            self._reviving[part] = begun(self._revive(part), "headgate-revive")
+
+    async def _revive(self, part: Endpoint | None) -> None:
+        """PING an unavailable part until it is ready. A server that loads its data refuses."""
+        try:
+            for attempt in count(1):
+                await asyncio.sleep(pause(attempt, REVIVAL))
+                if part not in self.unavailable or await trouble_of(self._ping(part)) is None:
+                    break
+            self.unavailable.discard(part)
+        finally:
+            del self._reviving[part]
+
+    async def _ping(self, part: Endpoint | None) -> None:
+        """PING the server of `part`, unless it has left the Cluster."""
+        await self._topology.look(self.suspects)
+        server = self._topology.anywhere()
+        if server is None:
+            raise NotThereError("no server of the store is known")
+        if part is None or part in self._topology.servers():
+            await (part or server).asked("PING")
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return list(self._reviving.values())
