@@ -31,7 +31,7 @@ from headgate.stores.redis.transport import (
     tasks,
 )
 from headgate.stores.redis.transport.client import Client
-from headgate.stores.redis.transport.node import Call, Node
+from headgate.stores.redis.transport.node import Call, Postponed
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Breaths, client_of_its_own, elsewhere, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
@@ -115,13 +115,13 @@ async def test_a_release_in_a_pause_arrives_though_the_loop_ends(
     monkeypatch.setattr(
         tasks, "BACKOFF", 0.25
     )  # a pause of half a second: the end of a loop waits for longer
-    hold, held = Node._postpone, list[Call]()
+    hold, held = Postponed.add, list[Call]()
 
-    def put_off(node: Node, call: Call, refusal: str) -> None:
+    def put_off(postponed: Postponed, call: Call, refusal: str) -> None:
         held.append(call)
-        hold(node, call, refusal)
+        hold(postponed, call, refusal)
 
-    monkeypatch.setattr(Node, "_postpone", put_off)
+    monkeypatch.setattr(Postponed, "add", put_off)
 
     async def leave() -> None:
         limiter = Limiter(name, Concurrency(1), store=proxy.url)

@@ -592,7 +592,7 @@ async def test_a_release_while_the_topology_is_looked_for_arrives_though_the_loo
         holder = await limiter.acquire()
         silent.pause()
         loop_session = session_of(limiter)
-        loop_session.node.cut(ConnectionError("cut off"))
+        loop_session.node.connection.cut(ConnectionError("cut off"))
         holder.release()
         await eventually(
             lambda: any(task.get_name() == "headgate-ask" for task in asyncio.all_tasks())

@@ -11,13 +11,13 @@ from tests import structure
 PACKAGE = Path("src/headgate")
 # The attributes and methods of each class that is larger than a reader holds in mind.
 LARGE = {
-    "Client": (17, 15),
+    "Client": (17, 14),
     "FallbackQueue": (15, 28),
     "Gate": (13, 31),
     "Limiter": (7, 36),
     "LoopSession": (12, 32),
     "MemoryQueue": (10, 31),
-    "Node": (19, 31),
+    "Node": (13, 23),
     "PendingAcquire": (17, 4),
     "Permit": (15, 14),
     "Queue": (0, 28),

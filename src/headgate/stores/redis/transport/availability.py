@@ -100,8 +100,6 @@ class Availability:
         self._attempts[server] = attempts = self._attempts.get(server, 0) + 1
         return pause(attempts, LONGEST)
 
-    # Answers and failures -------------------------------------------------------------------------
-
     def note_reply(self, call: Call, reply: Any, node: Node) -> None:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
             call.sender.met = False
@@ -123,8 +121,7 @@ class Availability:
             self._attempts.pop(known, None)
         for parts in (self._abandoned, self.unavailable):
             parts -= {part, None}
-        if node.waiting:
-            node.ready()
+        node.postponed.send_all()
 
     def note_refusal(self, call: Call) -> None:
         """The server of `call` cannot run it now."""
@@ -145,8 +142,6 @@ class Availability:
         """Another loop may have reached the store. In a known outage, a new loop gives up."""
         if not self.met:
             self.met = self._outages.met and not self._outages.since
-
-    # Unavailable servers --------------------------------------------------------------------------
 
     def is_unavailable(self, key: str) -> bool:
         """Whether the server of `key` is unavailable. Then a task PINGs it. Any thread may ask."""

@@ -96,18 +96,14 @@ class Client:
         self._session_count += 1
         return f"{self.id}.{self._session_count}{SHARDED if self.topology.sharded else ''}"
 
-    # Replies --------------------------------------------------------------------------------------
-
     def answered(self, call: Call, reply: Any, node: Node) -> None:
         try:
             self.availability.note_reply(call, reply, node)
             call.sender.answered(reply)
         except Exception as senseless:
             call.sender.failed(cannot(self.topology, senseless))
-            node.cut(senseless)
+            node.connection.cut(senseless)
         self.lifecycle.wake_drain()
-
-    # Lost connections -----------------------------------------------------------------------------
 
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
         """A connection is lost: its calls are sent by another one, if they may be retried."""
@@ -120,8 +116,6 @@ class Client:
         self.subscriptions.lost(node.endpoint, left=isinstance(lost, DEMOTED))
         for sender in [sender for sender in self.senders.values() if sender.node is node]:
             sender.doubt()
-
-    # Connecting -----------------------------------------------------------------------------------
 
     async def connect(self, server: Endpoint) -> None:
         connection = await server.connected()
@@ -141,7 +135,7 @@ class Client:
             if (
                 server not in self.reconnection.unrouted
                 and node not in used
-                and not (node.calls or node.waiting)
+                and not (node.calls or node.postponed.calls)
             ):
                 self.leave(node)
 
@@ -149,12 +143,6 @@ class Client:
         del self.nodes[node.endpoint]
         node.close()
         self.subscriptions.drop(node.endpoint)
-
-    def reaches(self, server: Endpoint) -> bool:
-        """Whether a connection for calls leads to `server`."""
-        return server in self.nodes
-
-    # Ending ---------------------------------------------------------------------------------------
 
     def seek_backlog(self) -> bool:
         """Whether calls are in flight or left to send. If so, connect for unrouted ones."""
@@ -165,9 +153,9 @@ class Client:
         return left
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        known = [*self.availability.tasks(), *self.reconnection.tasks()]
-        known += self.subscriptions.tasks()
-        return [task for task in known if task is not None and not task.done()]
+        parts = self.availability, self.reconnection, self.subscriptions
+        tasks = [task for part in parts for task in part.tasks()]
+        return [task for task in tasks if task is not None and not task.done()]
 
     def close(self) -> None:
         self._closed = True

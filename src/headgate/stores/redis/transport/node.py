@@ -138,6 +138,72 @@ class Router(Protocol):
     def leave(self, node: Node) -> None: ...
 
 
+class Postponed:
+    """The calls that wait until their server is ready."""
+
+    def __init__(self, node: Node) -> None:
+        self.calls: deque[Call] = deque()
+        self._node = node
+        self._client = node.client
+        # The server's error for the last of these calls.
+        self._refusal = ""
+        # This timer sends the first of them again.
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: Call, refusal: str) -> None:
+        """Let `call` wait. The calls are sent one by one, until one is answered."""
+        self.calls.append(call)
+        self._refusal = refusal
+        self._client.reconnection.watch_deadline(call)
+        if self._timer is None:
+            self._try_later()
+
+    def _try_later(self) -> None:
+        backoff = self._client.availability.next_backoff(self._node.endpoint)
+        self._timer = self._client.loop.call_later(backoff, self._try_one)
+
+    def _try_one(self) -> None:
+        self._timer = None
+        if self.calls:
+            call = self.calls.popleft()
+            if self.calls:
+                self._try_later()
+            self._client.sending.send_again(call)
+
+    def send_all(self) -> None:
+        """The server has answered a call: send all that wait."""
+        calls, self.calls = self.calls, deque()
+        for call in calls:
+            self._client.sending.send_again(call)
+
+    def reroute(self) -> None:
+        """Send each call to its new server, if another one has its name by now."""
+        where, server = self._client.topology.where, self._node.endpoint
+        for call in self._take(lambda call: where(call.sender.key) is not server):
+            self._client.sending.send_again(call)
+
+    def check_deadlines(self) -> None:
+        """Answer the calls that may not be retried any more with the server's refusal."""
+        may_retry = self._client.reconnection.may_retry
+        for call in self._take(lambda call: not may_retry(call)):
+            self._node.answer_with(call, self._refusal)
+
+    def withdraw(self, sender: Sender) -> None:
+        self.calls = deque(call for call in self.calls if call.sender is not sender)
+
+    def _take(self, leaves: Callable[[Call], bool]) -> list[Call]:
+        calls, self.calls = self.calls, deque()
+        taken: list[Call] = []
+        for call in calls:
+            (taken if leaves(call) else self.calls).append(call)
+        return taken
+
+    def halt(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class Node:
     def __init__(self, client: Router, endpoint: Endpoint, connection: AbstractConnection) -> None:
         self.endpoint = endpoint
@@ -148,25 +214,18 @@ class Node:
         # These calls and callbacks get the next replies, in the order of the commands.
         self.calls: deque[Call | Callable[[Any], None]] = deque()
         self.client = client
-        self._loop = client.loop
         # Until this time calls use scripts, because the library could not be loaded just now.
         self._scripts_until = 0.0
-        # These calls wait until the server is ready. `_refusal` is its error for the last of them.
-        self.waiting: deque[Call] = deque()
-        self._refusal = ""
-        # This timer sends the first of them again.
-        self._retry_timer: asyncio.TimerHandle | None = None
+        self.postponed = Postponed(self)
         # These scripts, or the library, are being loaded. A call that needs one comes behind.
         self._loading: set[str] = set()
         # This timer checks whether the oldest call was answered in time.
         self._watch: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._connection = Connection(connection, self._replied, self._lose)
-        self.keep, self.keeps = self._connection.keep, self._connection.keeps
-        self.write = self._connection.write
+        self.connection = Connection(connection, self._replied, self._lose)
         # The server's ACL allows PING, as far as is known.
         self._may_ping = True
-        self._eviction = Eviction(self._loop, client.topology, endpoint, self.send)
+        self._eviction = Eviction(client.loop, client.topology, endpoint, self.send)
 
     @property
     def cannot_send(self) -> bool:
@@ -174,7 +233,7 @@ class Node:
 
     @property
     def busy(self) -> bool:
-        return bool(self.waiting) or any(isinstance(call, Call) for call in self.calls)
+        return bool(self.postponed.calls) or any(isinstance(call, Call) for call in self.calls)
 
     # Sending --------------------------------------------------------------------------------------
 
@@ -189,7 +248,7 @@ class Node:
         name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
         self.send(call, *name, *command.words)
         if must_write:
-            self.write()
+            self.connection.write()
 
     def _ping_first(self) -> bool:
         """Send a PING in one write with the next command. True: the caller has to call `write`.
@@ -200,7 +259,7 @@ class Node:
         gets its reply first. After a PING, B gets its notification first. In a fleet that saves a
         quarter of a hand-off (python -m benchmarks.fleet).
         """
-        must_write = self.keep()
+        must_write = self.connection.keep()
         self.send(self._note_ping_reply, "PING")
         return must_write
 
@@ -213,14 +272,14 @@ class Node:
         command = packed(*words)
         self.sending = True
         self.calls.append(receiver)
-        self._connection.send(command)
+        self.connection.send(command)
         self.sending = False
 
     def _by_function(self) -> bool:
-        return self.client.topology.functions and self._loop.time() >= self._scripts_until
+        return self.client.topology.functions and self.client.loop.time() >= self._scripts_until
 
     def _begin_watch(self) -> None:
-        self._watch = self._loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
+        self._watch = self.client.loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -231,18 +290,18 @@ class Node:
         oldest = next((call for call in self.calls if isinstance(call, Call)), None)
         if oldest is None:
             if self.client.topology.several:
-                self._idle = self._loop.call_later(IDLE, self._rest)
+                self._idle = self.client.loop.call_later(IDLE, self._rest)
         else:
-            left = oldest.sent + REPLY_TIMEOUT - self._loop.time()
+            left = oldest.sent + REPLY_TIMEOUT - self.client.loop.time()
             if left > 0:
-                self._watch = self._loop.call_later(left, self._look_at_calls)
+                self._watch = self.client.loop.call_later(left, self._look_at_calls)
             else:
-                self.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
+                self.connection.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
 
     def _rest(self) -> None:
         """Close an unused connection: a process may use each server of a Cluster for a moment."""
         self._idle = None
-        if not (self.calls or self.waiting):
+        if not (self.calls or self.postponed.calls):
             self.client.leave(self)
 
     # Replies --------------------------------------------------------------------------------------
@@ -279,15 +338,15 @@ class Node:
             self._not_now(call, refusal)
         elif is_unknown("EVALSHA", refusal):
             self.send(
-                lambda role: self._answer_with(
+                lambda role: self.answer_with(
                     call, A_SENTINEL if said_by_sentinel(role) else refusal
                 ),
                 "ROLE",
             )
         else:
-            self._answer_with(call, refusal)
+            self.answer_with(call, refusal)
 
-    def _answer_with(self, call: Call, refusal: str) -> None:
+    def answer_with(self, call: Call, refusal: str) -> None:
         self.client.answered(call, ResponseError(refusal), self)
 
     def _not_now(self, call: Call, refusal: str) -> None:
@@ -310,15 +369,15 @@ class Node:
         self.client.availability.note_refusal(call)
         again = call._replace(there=None, sent_on=call.sent_on and demoted)
         if not reconnection.may_retry(call):
-            self._answer_with(call, refusal)
+            self.answer_with(call, refusal)
         elif demoted:
             reconnection.add_unrouted(again)
         elif refusal.startswith(UNREADY):
-            self._postpone(again, refusal)
+            self.postponed.add(again, refusal)
         else:
             self.client.sending.send_later(again)
         if demoted:
-            self.cut(ReadOnlyError(refusal))
+            self.connection.cut(ReadOnlyError(refusal))
 
     def _create_keys(self, call: Call) -> None:
         """Create the keys of a new name while its slot moves.
@@ -335,52 +394,6 @@ class Node:
                 self.send(_anything, *command)
         self.say(call._replace(keys_created=True))
 
-    def _postpone(self, call: Call, refusal: str) -> None:
-        """The waiting calls are sent one by one, until one is answered."""
-        self.waiting.append(call)
-        self._refusal = refusal
-        self.client.reconnection.watch_deadline(call)
-        if self._retry_timer is None:
-            self._try_later()
-
-    def _try_later(self) -> None:
-        self._retry_timer = self._loop.call_later(
-            self.client.availability.next_backoff(self.endpoint), self._try_one
-        )
-
-    def _try_one(self) -> None:
-        self._retry_timer = None
-        if self.waiting:
-            call = self.waiting.popleft()
-            if self.waiting:
-                self._try_later()
-            self.client.sending.send_again(call)
-
-    def ready(self) -> None:
-        """The server has answered a call: send all that wait."""
-        waiting, self.waiting = self.waiting, deque()
-        for call in waiting:
-            self.client.sending.send_again(call)
-
-    def reroute_waiting(self) -> None:
-        """Send each waiting call to its new server, if another one has its name by now."""
-        where = self.client.topology.where
-        for call in self._take_waiting(lambda call: where(call.sender.key) is not self.endpoint):
-            self.client.sending.send_again(call)
-
-    def check_deadlines(self) -> None:
-        """Answer the calls that may not be retried any more with the server's refusal."""
-        may_retry = self.client.reconnection.may_retry
-        for call in self._take_waiting(lambda call: not may_retry(call)):
-            self._answer_with(call, self._refusal)
-
-    def _take_waiting(self, leaves: Callable[[Call], bool]) -> list[Call]:
-        waiting, self.waiting = self.waiting, deque()
-        taken: list[Call] = []
-        for call in waiting:
-            (taken if leaves(call) else self.waiting).append(call)
-        return taken
-
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
         server = self.client.topology.server(host, int(port), self.endpoint)
         if server is None:
@@ -388,10 +401,10 @@ class Node:
                 f"it is one of a Cluster, and {word} says that this name is at another: "
                 "begin its URL with redis+cluster://"
             )
-            self._answer_with(call, text)
+            self.answer_with(call, text)
             return
         # A redirect shows that the server answers, so the waiting calls leave, too.
-        self.ready()
+        self.postponed.send_all()
         if word == "MOVED":
             self.client.topology.moved(int(slot), server)
             call.sender.node = None
@@ -409,7 +422,7 @@ class Node:
             self.client.sending.send_later(onward)
         else:
             text = f"TRYAGAIN its servers disagree about who has this name: {word} {slot}"
-            self._answer_with(onward, text)
+            self.answer_with(onward, text)
 
     def _load(self, call: Call) -> None:
         script = call.command.script
@@ -433,7 +446,7 @@ class Node:
         if refusal.startswith(("noperm", "err unknown")):
             self.client.topology.functions = False
         elif refusal and "already exists" not in refusal:
-            self._scripts_until = self._loop.time() + REPLY_TIMEOUT
+            self._scripts_until = self.client.loop.time() + REPLY_TIMEOUT
 
     # Ending ---------------------------------------------------------------------------------------
 
@@ -442,37 +455,34 @@ class Node:
 
         Part of it may have left. No later reply would have a known place, so the connection ends.
         """
-        self.waiting = deque(call for call in self.waiting if call.sender is not sender)
+        self.postponed.withdraw(sender)
         calls = self.calls
         self.calls = deque(
             call for call in calls if not (type(call) is Call and call.sender is sender)
         )
         # After a redirection, the sender's node may be another one.
         if sender.node is self or len(self.calls) < len(calls):
-            self.cut(ConnectionError("a call was interrupted"))
-
-    def cut(self, lost: Exception) -> None:
-        self._connection.cut(lost)
+            self.connection.cut(ConnectionError("a call was interrupted"))
 
     def _lose(self, lost: Exception) -> None:
         self._end()
         calls, self.calls = self.calls, deque()
-        waiting, self.waiting = self.waiting, deque()
-        self.client.lost(
-            self, [*(call for call in calls if isinstance(call, Call)), *waiting], lost
-        )
+        waiting, self.postponed.calls = self.postponed.calls, deque()
+        in_flight = [call for call in calls if isinstance(call, Call)]
+        self.client.lost(self, [*in_flight, *waiting], lost)
 
     def close(self) -> None:
         self._end()
-        self._connection.close()
+        self.connection.close()
 
     def _end(self) -> None:
         self.closed = True
         self._eviction.stop()
-        for timer in (self._watch, self._idle, self._retry_timer):
+        self.postponed.halt()
+        for timer in (self._watch, self._idle):
             if timer is not None:
                 timer.cancel()
-        self._watch = self._idle = self._retry_timer = None
+        self._watch = self._idle = None
 
 
 def _anything(reply: Any) -> None:

@@ -124,7 +124,7 @@ class Reconnection:
         self._cancel_deadline()
         knows = self._availability.knows
         for node in list(self._client.nodes.values()):
-            node.check_deadlines()
+            node.postponed.check_deadlines()
         for server, calls in list(self.unrouted.items()):
             kept: list[Call] = []
             over: list[Call] = []
@@ -133,9 +133,8 @@ class Reconnection:
             self.unrouted[server] = kept
             for call in over:
                 self._fail(call, server, self._suspects.get(server) or TimeoutError())
-        for call in chain(
-            *self.unrouted.values(), *(node.waiting for node in self._client.nodes.values())
-        ):
+        postponed = (node.postponed.calls for node in self._client.nodes.values())
+        for call in chain(*self.unrouted.values(), *postponed):
             self.watch_deadline(call)
 
     # Reconnecting ---------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ class Reconnection:
                 await trouble_of(sentinel.look(self._suspects))
             for server, node in list(self._client.nodes.items()):
                 if server is not sentinel.anywhere():
-                    node.cut(NotThereError("another server has taken its place"))
+                    node.connection.cut(NotThereError("another server has taken its place"))
 
     def check_topology(self, node: Node) -> None:
         """The server of `node` may be in a minority of a split Cluster, without saying so."""
@@ -206,11 +205,9 @@ class Reconnection:
 
     async def _check_topology(self, node: Node) -> None:
         if await trouble_of(self._topology.look({*self._suspects, node.endpoint})) is None:
-            node.reroute_waiting()
+            node.postponed.reroute()
         # A random pause spreads the questions of a fleet.
         await asyncio.sleep(pause(10, LONGEST))
-
-    # For the client -------------------------------------------------------------------------------
 
     def follow_sentinel(self) -> None:
         if self._following is None and isinstance(self._topology, Sentinel):

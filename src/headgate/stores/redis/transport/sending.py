@@ -84,7 +84,7 @@ class Sending:
         Further senders of the same turn send together at its end.
         """
         node = sender.node
-        if node is None or node.cannot_send or (self._sent_at_once and not node.keeps()):
+        if node is None or node.cannot_send or (self._sent_at_once and not node.connection.keeps()):
             self.ready(sender)
         else:
             first, self._sent_at_once = not self._sent_at_once, True
@@ -107,8 +107,8 @@ class Sending:
         try:
             self._ready = deque()
             for node in self._client.nodes.values():
-                if node.keep():
-                    writers += [node]
+                if node.connection.keep():
+                    writers += [node.connection]
             while senders:
                 self._send_next(senders[0])
                 del senders[0]
@@ -122,8 +122,8 @@ class Sending:
                     writers[0].write()
                     del writers[0]
             except BaseException as interrupt:  # some of it may have left
-                for node in writers:
-                    node.cut(ConnectionError(f"a write was interrupted: {interrupt!r}"))
+                for connection in writers:
+                    connection.cut(ConnectionError(f"a write was interrupted: {interrupt!r}"))
                 raise
 
     def _send_next(self, sender: Sender) -> None:

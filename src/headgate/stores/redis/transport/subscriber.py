@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weakref import WeakValueDictionary
 
     from headgate.stores.redis.transport.endpoint import Endpoint
-    from headgate.stores.redis.transport.node import Sender
+    from headgate.stores.redis.transport.node import Node, Sender
     from headgate.stores.redis.transport.topology import Topology
 
 LONGEST = 5.0  # The longest pause before another attempt, in seconds.
@@ -42,8 +42,7 @@ class Listener(Protocol):
     loop: asyncio.AbstractEventLoop
     topology: Topology
     senders: WeakValueDictionary[str, Sender]
-
-    def reaches(self, server: Endpoint) -> bool: ...
+    nodes: dict[Endpoint, Node]
 
 
 class Subscriptions:
@@ -113,7 +112,7 @@ class Subscriptions:
         """Another server keeps `key` now: leave the former one, if no call goes there."""
         for server, former in list(self._subscribers.items()):
             former.leave([key])
-            if not (self._client.reaches(server) or former.is_needed()):
+            if not (server in self._client.nodes or former.is_needed()):
                 self.drop(server)
 
     def _subscriber(self, server: Endpoint) -> Subscriber:
