@@ -21,6 +21,7 @@ from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.loop_session import Home, LoopSession
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.portal import portal_loop
+from headgate.stores.redis.transport.shutdown import register
 from headgate.stores.redis.transport.tasks import begun, stop, trouble_of
 from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
@@ -83,7 +84,9 @@ class RedisStore:
             raise no_loop()
         client = self._clients.get(loop)
         if client is None or client.closed:
-            client = self._clients[loop] = Client(self.topology, self._delivery)
+            client = Client(self.topology, self._delivery)
+            register(client)
+            self._clients[loop] = client
             self.end_closed()
         return client
 

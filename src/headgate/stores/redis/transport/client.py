@@ -22,7 +22,6 @@ from headgate.stores.redis.transport.node import Call, Node, Sender
 from headgate.stores.redis.transport.portal import portal_loop
 from headgate.stores.redis.transport.reconnection import Reconnection
 from headgate.stores.redis.transport.sending import Sending
-from headgate.stores.redis.transport.shutdown import register
 from headgate.stores.redis.transport.subscriber import Subscriptions
 from headgate.stores.redis.transport.tasks import stop
 
@@ -65,7 +64,6 @@ class Client:
         self.reconnection = Reconnection(self)
         self.subscriptions = Subscriptions(self)
         self.lifecycle = Lifecycle(self)
-        register(self)
 
     @property
     def closed(self) -> bool:

@@ -16,31 +16,22 @@ from collections.abc import Iterable
 from contextlib import suppress
 from inspect import CORO_CREATED, getcoroutinestate
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from headgate.logs import flush_at_exit
-from headgate.stores.redis.transport.lifecycle import Keeper, Lifecycle, Unsent
 from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
 from headgate.threads import snapshot
+
+if TYPE_CHECKING:
+    from headgate.stores.redis.transport.client import Client
+    from headgate.stores.redis.transport.lifecycle import Unsent
 
 # The most seconds for which the end of a process waits for a server.
 LONGEST = 5.0
 # With this priority, multiprocessing runs the delivery after the user's finalizers and before its
 # last log lines.
 EXIT_PRIORITY = -100
-
-
-class Client(Protocol):
-    """The connections of one loop."""
-
-    loop: asyncio.AbstractEventLoop
-    lifecycle: Lifecycle
-
-    @property
-    def keeper(self) -> Keeper: ...
-    @property
-    def closed(self) -> bool: ...
 
 
 # Clients of this process.
