@@ -95,6 +95,20 @@ def test_without_asyncio_the_error_comes_at_once_though_nothing_would_wait(
     assert limiter.status().limits[0].used == 0
 
 
+@pytest.mark.parametrize("way", ["astatus", "aflush", "aclose"])
+def test_without_asyncio_calls_to_redis_raise_the_error_at_once(
+    redis_url: str, name: str, way: str
+) -> None:
+    """F20: these calls wait for the server, and not for a turn."""
+    limiter = Limiter(name, Concurrency(5), store=redis_url)
+
+    async def story() -> None:
+        with pytest.raises(RuntimeError, match="No event loop of asyncio runs here"):
+            await getattr(limiter, way)()
+
+    trio.run(story)
+
+
 def test_after_asyncio_the_error_comes_at_once_too(name: str) -> None:
     """F20: the same limiter is used by asyncio first, and by trio afterwards."""
     limiter = Limiter(name, Concurrency(5))

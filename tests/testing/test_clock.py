@@ -301,9 +301,11 @@ def test_each_limiter_declares_again_in_a_later_block(name: str) -> None:
 def test_limiters_of_two_blocks_do_not_disagree(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The first one is still in use when the second one is made."""
+    limiters = []
     for limits in ("10/hour", "1000/hour"):
         with ManualClock():
-            Limiter(name, limits)
+            limiters.append(Limiter(name, limits))
     logs.flush()
     assert caplog.records == []
 

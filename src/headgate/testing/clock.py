@@ -250,3 +250,4 @@ def _restart(
         )
     for limiter in limiters_in(store):
         restart(limiter, limits.get(limiter, limiter.limits))
+    store.forget_places()

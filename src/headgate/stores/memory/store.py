@@ -81,13 +81,16 @@ class MemoryStore:
         Returns the former waiters, which no queue knows now.
         """
         self.clock = clock
-        self._written.clear()
         former = []
         for queue in self.queues():
             waiters = queue.begin_again(limits.get(queue, queue.declared))
             former += [(queue, waiter) for waiter in waiters]
             self.keep(queue)
         return former
+
+    def forget_places(self) -> None:
+        """Forget where limiters were made: those of another clock disagree with no new one."""
+        self._written.clear()
 
     def forked(self) -> None:
         self._lock.fork(lambda: None)

@@ -105,6 +105,8 @@ class RedisStore:
 
     async def flush(self, name: str) -> None:
         """Wait until the server has all that this process sent under `name` and its keys."""
+        if asyncio._get_running_loop() is None:
+            raise no_loop()
         queues = [
             queue
             for key, queue in list(self._queues.items())
