@@ -63,8 +63,7 @@ class Leases:
         return True
 
     take = atake = acquire  # not asked for here
-    status = astatus = describe = update = aupdate = pause = apause = release
-    resume = aresume = reset = areset = drain = abandon = settle = release
+    status = astatus = describe = change = achange = flush = aflush = abandon = settle = release
 
     # The store of this queue, for a limiter
 

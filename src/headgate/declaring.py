@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from headgate.changes import Change, Drain, Update
 from headgate.errors import UnknownLimiterError
 from headgate.request import asked
 from headgate.stores.memory.fast_path import not_at_once
@@ -84,20 +85,26 @@ class Undeclared:
     async def astatus(self, own: Declaration | None = None) -> Status:
         return await self._queue.astatus(self._own)
 
-    # An update overrules the own limits, unless they were declared already.
+    def change(self, change: Change) -> None:
+        self._queue.change(self._complete(change))
+        if isinstance(change, Update):
+            self._end()
 
-    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._queue.update(declared, None if self._begun else self._own)
-        self._end()
+    async def achange(self, change: Change) -> None:
+        await self._queue.achange(self._complete(change))
+        if isinstance(change, Update):
+            self._end()
 
-    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
-        await self._queue.aupdate(declared, None if self._begun else self._own)
-        self._end()
+    def _complete(self, change: Change) -> Change:
+        """An update overrules the own limits, unless they were declared already.
 
-    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        """If no acquire has declared limits for the name, assume and drain the own limits."""
-        self._queue.accept(self._own, known=False)
-        self._queue.drain(unit, left, limit, since)
+        If no acquire has declared limits for the name, a drain assumes the own limits.
+        """
+        if isinstance(change, Update):
+            return Update(change.declared, None if self._begun else self._own)
+        if isinstance(change, Drain):
+            self._queue.accept(self._own, known=False)
+        return change
 
 
 class Attached:
@@ -181,33 +188,9 @@ class Attached:
 
     # Changes of a name: at once, or when the store has shown that the name has limits -------------
 
-    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._queue.once_known("update()", partial(self._queue.update, declared))
+    def change(self, change: Change) -> None:
+        self._queue.once_known(change.call, partial(self._queue.change, change))
 
-    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
+    async def achange(self, change: Change) -> None:
         await self.learn()
-        await self._queue.aupdate(declared)
-
-    def pause(self, time: int) -> None:
-        self._queue.once_known("pause()", partial(self._queue.pause, time))
-
-    async def apause(self, time: int) -> None:
-        await self.learn()
-        await self._queue.apause(time)
-
-    def resume(self) -> None:
-        self._queue.once_known("resume()", self._queue.resume)
-
-    async def aresume(self) -> None:
-        await self.learn()
-        await self._queue.aresume()
-
-    def reset(self) -> None:
-        self._queue.once_known("reset()", self._queue.reset)
-
-    async def areset(self) -> None:
-        await self.learn()
-        await self._queue.areset()
-
-    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self._queue.once_known("drain()", partial(self._queue.drain, unit, left, limit, since))
+        await self._queue.achange(change)

@@ -199,7 +199,7 @@ class Noting:
 
     def __init__(self, queue: Issuer) -> None:
         self.name = queue.name
-        self.abandon, self.settle, self.drain = queue.abandon, queue.settle, queue.drain
+        self.abandon, self.settle, self.change = queue.abandon, queue.settle, queue.change
         self._queue = queue
 
     @property
@@ -227,37 +227,14 @@ class Watched:
         self.name = queue.name
         self.enter = self.enter_task = not_at_once
         self.status, self.astatus, self.describe = queue.status, queue.astatus, queue.describe
-        self.update, self.aupdate, self.pause, self.apause = (
-            queue.update,
-            queue.aupdate,
-            queue.pause,
-            queue.apause,
-        )
-        self.drain = queue.drain
+        self.change, self.achange = queue.change, queue.achange
+        self.flush, self.aflush = queue.flush, queue.aflush
         self._queue = queue
         self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread
 
     @property
     def declared(self) -> Declaration:
         return self._queue.declared
-
-    def flush(self) -> None:
-        self._queue.flush()
-
-    async def aflush(self) -> None:
-        await self._queue.aflush()
-
-    def resume(self) -> None:
-        self._queue.resume()
-
-    async def aresume(self) -> None:
-        await self._queue.aresume()
-
-    def reset(self) -> None:
-        self._queue.reset()
-
-    async def areset(self) -> None:
-        await self._queue.areset()
 
     def follow(self, declared: Declaration) -> None:
         self._queue.follow(declared)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
+from headgate.changes import Drain, Pause, Reset, Resume, Update
 from headgate.closing import CLOSINGS, Closing
 from headgate.declaring import Attached
 from headgate.decorator import limited
@@ -305,7 +306,7 @@ class Limiter(Entrance):
         unreachable server gets the update when it is back.
         """
         said = self._updated(limits)
-        self._queue.update(declaration(said))
+        self._queue.change(Update(declaration(said)))
         self.limits = said
 
     async def aupdate(self, *limits: Limit | str) -> None:
@@ -314,7 +315,7 @@ class Limiter(Entrance):
         Raises StoreError when the store cannot be asked. It gets the update later.
         """
         said = self._updated(limits)
-        await self._queue.aupdate(declaration(said))
+        await self._queue.achange(Update(declaration(said)))
         self.limits = said
 
     def pause(self, seconds: float) -> None:
@@ -330,14 +331,14 @@ class Limiter(Entrance):
         when it is back, unless the pause is over by then.
         """
         if time := self._pause_of(seconds):
-            self._queue.pause(time)
+            self._queue.change(Pause(time))
 
     async def apause(self, seconds: float) -> None:
         """`pause`, awaited until the store knows: from then on it holds everywhere. Raises
         StoreError when the store cannot be asked.
         """
         if time := self._pause_of(seconds):
-            await self._queue.apause(time)
+            await self._queue.achange(Pause(time))
 
     def resume(self) -> None:
         """End a pause of this name, in this process and in every other.
@@ -346,11 +347,11 @@ class Limiter(Entrance):
         nothing happens. `limiter["k"].resume()` ends that key's pause alone. An unreachable server
         gets it if it is back within 10 s.
         """
-        self._queue.resume()
+        self._queue.change(Resume())
 
     async def aresume(self) -> None:
         """`resume`, awaited until the store knows. Raises StoreError when it cannot be asked."""
-        await self._queue.aresume()
+        await self._queue.achange(Resume())
 
     def reset(self) -> None:
         """Forget the counts: each rate, window and quota is as new, without debts, for all that use
@@ -361,11 +362,11 @@ class Limiter(Entrance):
         tokens back. `limiter["k"].reset()` resets that key alone. An unreachable server gets it if
         it is back within 10 s.
         """
-        self._queue.reset()
+        self._queue.change(Reset())
 
     async def areset(self) -> None:
         """`reset`, awaited until the store knows. Raises StoreError when it cannot be asked."""
-        await self._queue.areset()
+        await self._queue.achange(Reset())
 
     def flush(self) -> None:
         """Block until the store has every earlier release, settlement, update, pause, resume, reset
@@ -424,7 +425,7 @@ class Limiter(Entrance):
         """
         units = check_settlement(self._queue.declared, self._queue.name, left, "drain")
         for unit, number in units.items():
-            self._queue.drain(unit, number)
+            self._queue.change(Drain(unit, number))
 
     def _pause_of(self, seconds: float) -> int:
         return microseconds(check_seconds(f"{self._called()}.pause", "seconds", seconds, zero=True))

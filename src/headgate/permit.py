@@ -13,6 +13,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+from headgate.changes import Change
 from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH, Grant, Units
 from headgate.keys import title
@@ -32,7 +33,7 @@ class Issuer(Protocol):
     async def arelease(self, permit: Permit) -> bool: ...
     def abandon(self, permit: Permit) -> None: ...
     def settle(self, permit: Permit, extras: Units) -> None: ...
-    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None: ...
+    def change(self, change: Change) -> None: ...
 
 
 class BlockWatch(Protocol):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, TypeAlias
 
+from headgate.changes import Drain, Update
 from headgate.gate.compile import Declaration, declaration, rules_of
 from headgate.http.error_bodies import Headers
 from headgate.http.rate_limit_headers import Answer, Budget, read
@@ -90,7 +91,7 @@ def drain(permit: Permit, budget: Budget, alone: bool) -> None:
     if budget.limit:
         ours = any(capacity_of(text) == budget.limit for text in rules)
     if ours and budget.remaining is not None:
-        queue.drain(UNIT, budget.remaining, budget.limit or 0, permit.t)
+        queue.change(Drain(UNIT, budget.remaining, budget.limit or 0, permit.t))
 
 
 def counts_requests(text: str) -> bool:
@@ -123,7 +124,7 @@ def adopt_limit(limiter: Limiter, answer: Answer) -> None:
     limits[index] = adapt(limits[index], stated[0])
     wanted = program_of(limits)
     if without(former, index) == without(present, index) and wanted != present:
-        queue.update(declaration(limits))
+        queue.change(Update(declaration(limits)))
 
 
 def without(program: list[str], index: int) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
+from headgate.changes import Change, Drain, Update
 from headgate.errors import Reason, StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.split import share_of
@@ -23,7 +24,6 @@ from headgate.logs import log
 from headgate.permit import Permit, Refusal
 from headgate.stores.context_stack import Inside
 from headgate.stores.memory.fast_path import not_at_once
-from headgate.stores.memory.queue import MemoryQueue
 from headgate.stores.memory.store import MemoryStore
 from headgate.validation import choice, positive_int, show
 
@@ -63,8 +63,7 @@ class FallbackQueue:
         self._inside = Inside()
         self.leave = self._inside.leave
         self.follow, self.foresee, self.once_known = queue.follow, queue.foresee, queue.once_known
-        # The remaining budget of all processes says nothing about a share, so `drain` changes none.
-        self.flush, self.aflush, self.drain = queue.flush, queue.aflush, queue.drain
+        self.flush, self.aflush = queue.flush, queue.aflush
 
     @property
     def declared(self) -> Declaration:
@@ -86,45 +85,22 @@ class FallbackQueue:
     def learn_sync(self) -> Declaration:
         return self._queue.blocking(self.learn)
 
-    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._follow(declared)
-        self._queue.update(declared, former)
+    def change(self, change: Change) -> None:
+        self._change_share(change)
+        self._queue.change(change)
 
-    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._follow(declared)
-        await self._queue.aupdate(declared, former)
+    async def achange(self, change: Change) -> None:
+        self._change_share(change)
+        await self._queue.achange(change)
 
-    def pause(self, time: int) -> None:
-        self._in_share(lambda share: share.pause(time))
-        self._queue.pause(time)
-
-    async def apause(self, time: int) -> None:
-        self._in_share(lambda share: share.pause(time))
-        await self._queue.apause(time)
-
-    def resume(self) -> None:
-        self._in_share(MemoryQueue.resume)
-        self._queue.resume()
-
-    async def aresume(self) -> None:
-        self._in_share(MemoryQueue.resume)
-        await self._queue.aresume()
-
-    def reset(self) -> None:
-        self._in_share(MemoryQueue.reset)
-        self._queue.reset()
-
-    async def areset(self) -> None:
-        self._in_share(MemoryQueue.reset)
-        await self._queue.areset()
-
-    def _in_share(self, act: Callable[[MemoryQueue], None]) -> None:
-        self._way.in_share(self.name, self.declared, act)
-
-    def _follow(self, declared: Declaration) -> None:
-        """Update the share. Raises ValueError for limits that cannot be kept or divided."""
-        self._queue.check(declared)
-        self._way.follow(self.name, self.declared, declared)
+    def _change_share(self, change: Change) -> None:
+        """Raises ValueError for an update to limits that cannot be kept or divided."""
+        if isinstance(change, Update):
+            self._queue.check(change.declared)
+            self._way.follow(self.name, self.declared, change.declared)
+        # The remaining budget of all processes says nothing about a share.
+        elif not isinstance(change, Drain):
+            self._way.change(self.name, self.declared, change)
 
     async def enter_waiting(self, request: Request) -> None:
         self._inside.entered(await self.acquire(request))
@@ -273,9 +249,7 @@ class Way:
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
         """Update the share."""
 
-    def in_share(
-        self, name: str, declared: Declaration, act: Callable[[MemoryQueue], None]
-    ) -> None:
+    def change(self, name: str, declared: Declaration, change: Change) -> None:
         """Pause, resume or reset the share."""
 
     def queue(
@@ -323,7 +297,7 @@ class OpenQueue:
     def settle(self, permit: Permit, extras: Units) -> None:
         """Nothing was charged."""
 
-    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
+    def change(self, change: Change) -> None:
         """Nothing is counted."""
 
 
@@ -348,14 +322,12 @@ class Local(Way):
         share = known = self._share(name, declared)
         with suppress(ValueError):  # other processes have declared limits that cannot be divided
             known = self._share(name, former)
-        self._store.open_queue(name, known).update(share)
+        self._store.open_queue(name, known).change(Update(share))
 
-    def in_share(
-        self, name: str, declared: Declaration, act: Callable[[MemoryQueue], None]
-    ) -> None:
+    def change(self, name: str, declared: Declaration, change: Change) -> None:
         # Without a share, no caller passes anyway: another process's limits cannot be divided.
         with suppress(ValueError):
-            act(self._store.open_queue(name, self._share(name, declared)))
+            self._store.open_queue(name, self._share(name, declared)).change(change)
 
     def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
@@ -377,7 +349,7 @@ class Local(Way):
         queue = self._store.open_queue(name, share)
         # It may still have an older update, which another process has replaced in the store.
         if queue.declared.program != share.program:
-            queue.update(share)
+            queue.change(Update(share))
         return queue
 
     def _share(self, name: str, declared: Declaration) -> Declaration:

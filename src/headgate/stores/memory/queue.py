@@ -27,6 +27,7 @@ from headgate.stores.memory.state import Home, QueueState, read_status
 from headgate.stores.status import Status, snapshot
 
 if TYPE_CHECKING:
+    from headgate.changes import Change
     from headgate.gate.gate import Units
     from headgate.request import Request
     from headgate.stores.memory.waiters import Waiter
@@ -111,32 +112,11 @@ class MemoryQueue(Acquires):
         self._state.learn()
         act()
 
-    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._lock.run_or_defer(lambda: self._state.update(declared, former))
+    def change(self, change: Change) -> None:
+        self._lock.run_or_defer(lambda: self._state.change(change))
 
-    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self.update(declared, former)
-
-    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self._lock.run_or_defer(lambda: self._state.drain(unit, left, limit, since))
-
-    def pause(self, time: int) -> None:
-        self._lock.run_or_defer(lambda: self._state.pause(time))
-
-    async def apause(self, time: int) -> None:
-        self.pause(time)
-
-    def resume(self) -> None:
-        self._lock.run_or_defer(self._state.resume)
-
-    async def aresume(self) -> None:
-        self.resume()
-
-    def reset(self) -> None:
-        self._lock.run_or_defer(self._state.reset)
-
-    async def areset(self) -> None:
-        self.reset()
+    async def achange(self, change: Change) -> None:
+        self.change(change)
 
     def flush(self) -> None:
         """Do nothing: every call has taken effect already."""

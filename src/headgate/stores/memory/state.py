@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from headgate.changes import Change, Drain, Pause, Reset, Resume, Update
 from headgate.clock import Clock
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Gate, Grant
@@ -182,7 +183,26 @@ class QueueState:
             self._declarations.declare(program)
             self._follow(declared)
 
-    def update(self, declared: Declaration, former: Declaration | None) -> None:
+    def change(self, change: Change) -> None:
+        match change:
+            case Update(declared, former):
+                self._update(declared, former)
+            case Pause(time):
+                self._pause(time)
+            case Resume():
+                self._gate.resume(self._clock.now())
+                self._rebuild()
+                self.waiting.advance()
+            case Reset():
+                self.waiting.advance_later()
+                self._drained = False
+                self._gate.reset(self._clock.now())
+            case Drain(unit, left, limit, since):
+                self.prepare(declares=False)
+                self._drained = self._drained or self.undeclared
+                self._gate.drain(self._clock.now(), unit, limit, left, since)
+
+    def _update(self, declared: Declaration, former: Declaration | None) -> None:
         self.prepare(declares=False)
         present = self.waiting.declared
         if former is not None or self.undeclared:
@@ -215,28 +235,13 @@ class QueueState:
         self._rebuild()
         waiting.advance()
 
-    def pause(self, time: int) -> None:
+    def _pause(self, time: int) -> None:
         self.prepare(declares=False)
         self.waiting.local.migrate()
         self.waiting.holders.empty_pool()
         self._gate.pause(self._clock.now(), time)
         self._replace_rules()
         self._rebuild()
-
-    def resume(self) -> None:
-        self._gate.resume(self._clock.now())
-        self._rebuild()
-        self.waiting.advance()
-
-    def reset(self) -> None:
-        self.waiting.advance_later()
-        self._drained = False
-        self._gate.reset(self._clock.now())
-
-    def drain(self, unit: str, left: int, limit: int, since: int) -> None:
-        self.prepare(declares=False)
-        self._drained = self._drained or self.undeclared
-        self._gate.drain(self._clock.now(), unit, limit, left, since)
 
     def status(self, own: Declaration | None) -> Status:
         """`own`: the limits whose status this is if no acquire has declared any."""

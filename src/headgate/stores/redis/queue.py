@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import unquote
 
+from headgate.changes import Drain, Pause, Resume, Update
 from headgate.errors import HeadgateError, MaxSleepExceededError, StoreError
 from headgate.gate.compile import Declaration, read_program
 from headgate.gate.gate import ONE_EACH
@@ -23,17 +24,13 @@ from headgate.stores.limit_history import in_words
 from headgate.stores.loops import waits_for_ever, warn_of_blocking
 from headgate.stores.memory.fast_path import not_at_once
 from headgate.stores.redis.limit_sync import LimitSync
+from headgate.stores.redis.protocol import operations
 from headgate.stores.redis.protocol.operations import (
     AskDeclared,
     AskStatus,
     Cancel,
-    Drain,
-    Pause,
     Release,
-    Reset,
-    Resume,
     Settle,
-    Update,
 )
 from headgate.stores.redis.protocol.replies import UNKNOWN
 from headgate.stores.redis.routing import Routing, Sessions
@@ -55,9 +52,10 @@ from headgate.stores.status import Status, status_of, unused
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
 
+    from headgate.changes import Change
     from headgate.gate.gate import Grant, Units
     from headgate.stores.redis.fast_path import FastPath
-    from headgate.stores.redis.protocol.operations import Caller, Outcome
+    from headgate.stores.redis.protocol.operations import Caller, Operation, Outcome
     from headgate.stores.redis.protocol.replies import Answer
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.transport.client import Client
@@ -137,41 +135,35 @@ class RedisQueue:
 
         self.routing.post(AskDeclared(asker=Callback(on_reply)))
 
-    # Statements about the name --------------------------------------------------------------------
+    # Changes, and the flush -----------------------------------------------------------------------
 
     def check(self, declared: Declaration) -> None:
         check_windows(self.name, declared)
 
-    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self.routing.post(self._updated(declared, former))
+    def change(self, change: Change) -> None:
+        until = monotonic() + STATEMENT_TTL
+        if isinstance(change, Pause):
+            until = monotonic() + change.time / 1_000_000
+            self._no_fast_path = max(self._no_fast_path, until)
+        self.routing.post(self._write(change, until))
 
-    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
-        await self.routing.session().ask(self._updated(declared, former))
+    async def achange(self, change: Change) -> None:
+        await self.routing.session().ask(self._write(change, 0.0))
 
-    def pause(self, time: int) -> None:
-        until = monotonic() + time / 1_000_000
-        self._no_fast_path = max(self._no_fast_path, until)
-        self.routing.post(Pause(time, until=until))
-
-    async def apause(self, time: int) -> None:
-        await self.routing.session().ask(Pause(time))
-
-    def resume(self) -> None:
-        self._no_fast_path = 0.0
-        self.routing.post(Resume(until=monotonic() + STATEMENT_TTL))
-
-    async def aresume(self) -> None:
-        self._no_fast_path = 0.0
-        await self.routing.session().ask(Resume())
-
-    def reset(self) -> None:
-        self.routing.post(Reset(until=monotonic() + STATEMENT_TTL))
-
-    async def areset(self) -> None:
-        await self.routing.session().ask(Reset())
-
-    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self.routing.post(Drain(unit, limit, left, since, until=monotonic() + STATEMENT_TTL))
+    def _write(self, change: Change, until: float) -> Operation:
+        """The operation of `change`. Most are worth sending `until` a moment."""
+        match change:
+            case Update(declared, former):
+                self.check(declared)
+                return operations.Update(self.limits.update(declared, former))
+            case Pause(time):
+                return operations.Pause(time, until=until)
+            case Resume():
+                self._no_fast_path = 0.0
+                return operations.Resume(until=until)
+            case Drain(unit, left, limit, since):
+                return operations.Drain(unit, limit, left, since, until=until)
+        return operations.Reset(until=until)
 
     def flush(self) -> None:
         if asyncio._get_running_loop() is not None:
@@ -183,10 +175,6 @@ class RedisQueue:
 
     async def aflush(self) -> None:
         await self._store.flush(self.name)
-
-    def _updated(self, declared: Declaration, former: Declaration | None) -> Update:
-        self.check(declared)
-        return Update(self.limits.update(declared, former))
 
     def adopt(self, session: LoopSession) -> None:
         """In the portal: go on with a session whose loop has ended. Its tasks hold nothing."""

@@ -1,0 +1,47 @@
+"""The changes that a limiter makes for all that use its name.
+
+They are values, so an object around a queue passes on those that it has nothing to add to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate.gate.compile import Declaration
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    @property
+    def call(self) -> str:
+        """The method of a limiter that makes it, as messages name it."""
+        return f"{type(self).__name__.lower()}()"
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Change):
+    declared: Declaration
+    former: Declaration | None = None  # the limits that it overrules, if none declared them yet
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Change):
+    time: int  # microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Change):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Reset(Change):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Change):
+    unit: str
+    left: int
+    limit: int = 0  # only limits with this capacity; 0: any
+    since: int = 0  # the moment of `left`, by the store's clock; 0: now
