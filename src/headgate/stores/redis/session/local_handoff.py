@@ -62,6 +62,11 @@ class LocalHandoff:
         first = next(iter(waiting.values()))
         if first.number > self._first_to or not first.enters or first.future.done():
             return None
+        alike = first.request.units == permit.units
+        return first if alike and self._may_pass(permit, now) else None
+
+    def _may_pass(self, permit: Permit, now: float) -> bool:
+        """Whether the limits allow it without the server, and the lease is certain for long."""
         declared, last = self._limits.declared, self._last_reply
         allowed = (
             declared.timeless
@@ -72,7 +77,7 @@ class LocalHandoff:
         certain = (
             permit.believed - now > last.lease / 6_000_000 and last.silence(now) <= MOST_SILENCE
         )
-        return first if allowed and certain and first.request.units == permit.units else None
+        return allowed and certain
 
     def count_ahead(self) -> int:
         """`Sent.ahead` of a new acquire."""
