@@ -117,7 +117,7 @@ def renew_now(session: Any) -> None:
     """Renew all permits of a session at once: its timer would take as long as it says, or be late
     when the machine stalls.
     """
-    session.machine.renew(monotonic())
+    session.machine.renewal.renew(monotonic())
     session.send_operations()
 
 

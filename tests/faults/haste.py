@@ -15,7 +15,7 @@ from typing import Any
 
 from headgate.stores.redis import fast_path
 from headgate.stores.redis.protocol import script
-from headgate.stores.redis.session import deadlines, session
+from headgate.stores.redis.session import deadlines, polls
 from headgate.stores.redis.transport import availability, endpoint, node, reconnection, subscriber
 from tests.machine import scaled
 
@@ -41,7 +41,7 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     """Change them for good, or for one test with `monkeypatch.setattr`. The test makes its limiters
     afterwards.
     """
-    change(session, "HEARTBEAT", HEARTBEAT)
+    change(polls, "HEARTBEAT", HEARTBEAT)
     change(deadlines, "REPLY_TIMEOUT", PATIENCE)
     change(reconnection, "OUTAGE", OUTAGE)
     change(availability, "REVIVAL", REVIVAL)

@@ -15,7 +15,7 @@ import pytest
 from redis.asyncio.connection import Connection
 
 from headgate import Concurrency, Limiter, Rate
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import polls
 from headgate.stores.redis.transport.endpoint import Endpoint
 from headgate.stores.redis.transport.tasks import begun, stop
 from tests.machine import scaled
@@ -152,7 +152,7 @@ async def test_a_waiter_goes_on_when_the_loop_before_it_is_closed(
 
     The process makes no other call, and the lease is an hour.
     """
-    monkeypatch.setattr(session, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(polls, "HEARTBEAT", 0.05)
     limiter = Limiter(name, Concurrency(2 if kind == "place" else 1, lease=3600), store=redis_url)
     held = await limiter.acquire() if kind == "place" else None
 

@@ -14,7 +14,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
 from headgate.internals import queue_of
-from headgate.stores.redis.session import batching, session
+from headgate.stores.redis.session import batching, polls
 from headgate.stores.redis.transport.connection import Connection
 from headgate.stores.redis.transport.node import Node
 from tests.faults.scene import commands_of, elsewhere, enter, eventually
@@ -146,7 +146,7 @@ async def test_a_release_that_others_wait_for_leaves_at_once_after_a_ping(
     because the server answers that connection last (node.py, PING).
     """
     monkeypatch.setattr(batching, "FAR", 1)
-    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     await (await enter(here)).arelease()
     theirs = await enter(other)
@@ -174,7 +174,7 @@ async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_anot
     """Given two processes with one caller each, when each holds the permit until the other waits,
     then each visit is one call.
     """
-    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     for _ in range(before):
         await (await enter(here)).arelease()
@@ -214,7 +214,7 @@ async def test_a_caller_that_has_waited_releases_and_acquires_again_in_one_call(
     """Given a process with one request in each call, when a caller that has waited releases and
     acquires in one turn, that is one call.
     """
-    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     await (await granted_in_turn(here, other)).arelease()  # the process has subscribed
     permit = await granted_in_turn(here, other)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from headgate import Limiter, Rate
-from headgate.stores.redis.session.session import HEARTBEAT
+from headgate.stores.redis.session.polls import HEARTBEAT
 from tests.faults.scene import Slack
 from tests.processes import Running, running
 

@@ -18,7 +18,7 @@ from redis import Redis
 from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rate, StoreError, logs
 from headgate.internals import queue_of
 from headgate.limits import Limit
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import next_call
 from tests.faults.haste import HOLD
 from tests.faults.proxy import Proxy
 from tests.faults.scene import (
@@ -412,7 +412,7 @@ async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost
     """
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await soon(declare(limiter))
-    keys_of = session.keys_of
+    keys_of = next_call.keys_of
 
     def meanwhile(*asked: Any) -> tuple[str, ...]:
         monkeypatch.undo()
@@ -421,7 +421,7 @@ async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost
         thread.join()
         return keys_of(*asked)
 
-    monkeypatch.setattr(session, "keys_of", meanwhile)
+    monkeypatch.setattr(next_call, "keys_of", meanwhile)
     await soon(limiter.astatus())
 
     await until(lambda status: status.limits[0].capacity == 2, other)

@@ -15,7 +15,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.internals import queue_of
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import polls
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from tests.faults.proxy import Proxy
 from tests.faults.scene import elsewhere, eventually
@@ -117,7 +117,7 @@ async def test_the_server_learns_of_a_local_hand_off_without_a_heartbeat(
     """S7: given no renewal and no heartbeat for an hour, a next waiter still leaves the queue of
     the server.
     """
-    monkeypatch.setattr(session, "HEARTBEAT", 3600.0)
+    monkeypatch.setattr(polls, "HEARTBEAT", 3600.0)
     lasting = Concurrency(1, lease=3 * 3600.0)
     limiter, other = (
         elsewhere(name, lasting, url=redis_url),
@@ -363,7 +363,7 @@ async def test_no_permit_is_handed_over_when_the_lease_or_the_queue_is_in_doubt(
     (permit,) = queue_of(limiter)._inside._entered[callers.tasks[1]]
     assert permit.home.machine.handoff.next_waiter(permit, monotonic()), "it would be handed over"
     if doubt == "no reply has come for long":
-        permit.home.machine.last_reply.asked_at -= 2 * session.HEARTBEAT
+        permit.home.machine.last_reply.asked_at -= 2 * polls.HEARTBEAT
     else:
         permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 8
     handed: list[bool] = []

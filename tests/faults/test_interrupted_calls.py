@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import next_call
 from headgate.stores.redis.transport import node, sending
 from headgate.stores.redis.transport.connection import Connection
 from headgate.stores.redis.transport.reconnection import Reconnection
@@ -26,7 +26,7 @@ class Interrupt(Exception):
 
 
 STEPS = {
-    "made": (session, "write_requests"),
+    "made": (next_call, "write_requests"),
     "packed": (node, "packed"),
     "written": (Connection, "send"),
     "kept for a connection": (Reconnection, "add_unrouted"),

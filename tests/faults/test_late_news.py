@@ -15,7 +15,7 @@ from redis import Redis
 
 from headgate import Limiter, Rate
 from headgate.stores.redis.session.loop_session import LoopSession
-from headgate.stores.redis.session.session import Session
+from headgate.stores.redis.session.traffic import Traffic
 from tests.faults.scene import elsewhere, enter, eventually
 from tests.world import session_of, soon, waiting
 
@@ -52,7 +52,7 @@ async def test_one_token_comes_back_when_a_waiter_is_cancelled_as_its_notificati
 
     monkeypatch.setattr(LoopSession, "on_notification", cancelled_first)
     monkeypatch.setattr(
-        Session, "poll", lambda loop_session: None
+        Traffic, "poll", lambda traffic: None
     )  # or the reply to that might be faster than the notification
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     permit.settle(tokens=8)

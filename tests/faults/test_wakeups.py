@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import polls
 from headgate.stores.redis.transport import subscriber
 from tests.faults.haste import PATIENCE
 from tests.faults.proxy import Proxy
@@ -92,7 +92,7 @@ async def test_a_grant_with_a_lost_notification_is_found_before_its_lease_ends(
 
     A lease is shorter than a heartbeat, and the third caller still gets a permit that it holds.
     """
-    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
     proxy.notifications.alter = lambda piece: piece if b"subscribe" in piece else b""
     short = Concurrency(1, lease=6.0)  # a stall takes less than the rest of the lease at the look
     here, there = elsewhere(name, short, url=proxy.url), elsewhere(name, short, url=redis_url)
@@ -154,7 +154,7 @@ async def test_a_waiter_sends_its_heartbeats_though_it_gets_notifications(
     last.asked_at -= 2.0
     its.on_notification(f"{its.machine.numbering.session_id} {last.server} 2900000")
 
-    assert its.machine.next_moment() - monotonic() <= session.HEARTBEAT - 2.0
+    assert its.machine.next_moment() - monotonic() <= polls.HEARTBEAT - 2.0
     await permit.arelease()
     await (await soon(caller)).arelease()
 
@@ -165,7 +165,7 @@ async def test_a_session_asks_for_notifications_that_it_missed_without_a_subscri
     """L2, F26: the subscription breaks, and no connection receives the grant. With the next
     subscription the waiter has it.
     """
-    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
     limiter, other = (
         Limiter(name, Concurrency(1), store=proxy.url),
         elsewhere(name, Concurrency(1), url=redis_url),

@@ -19,7 +19,6 @@ import pytest
 
 from headgate.limits import Concurrency
 from headgate.stores.redis.protocol import script
-from headgate.stores.redis.protocol.operations import Operation
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
@@ -267,11 +266,10 @@ def test_the_simulation_notices_clients_that_do_not_renew(monkeypatch: pytest.Mo
     Given clients that renew no lease, then a caller loses a permit though nothing has happened.
     """
 
-    def begin_round(its: LeaseRenewal, now: float) -> list[Operation]:
+    def renew(its: LeaseRenewal, now: float) -> None:
         its.moment = inf
-        return []
 
-    monkeypatch.setattr(LeaseRenewal, "begin_round", begin_round)
+    monkeypatch.setattr(LeaseRenewal, "renew", renew)
     assert noticed(QUIET) == "S7"
 
 
@@ -294,8 +292,8 @@ GONE_BACK = Plan(
     ),
 )
 RECOVERY: dict[str, Any] = {  # the duties of a session when the state has gone back
-    "doubt": lambda its, now: False,
-    "ended": lambda its, session, now: [],
+    "doubt": lambda its, now: None,
+    "_end": lambda its, session, now: [],
     "last_reply": lambda its, waits, now: (
         f"{its._last_reply.number} ok {its._last_reply.server}" if waits else 0
     ),

@@ -28,9 +28,9 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     )
     begin, keys = Session.__init__, WeakKeyDictionary[Traffic, str]()
 
-    def _begin(loop_session: Session, *args: Any) -> None:
-        begin(loop_session, *args)
-        keys[loop_session.traffic] = loop_session.key
+    def _begin(session: Session, key: str, *args: Any) -> None:
+        begin(session, key, *args)
+        keys[session.traffic] = key
 
     def _give_up(traffic: Traffic, pending: PendingAcquire) -> None:
         fleet.witness.gives_up(keys[traffic].encode(), (pending.session_id, pending.number))

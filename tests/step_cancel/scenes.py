@@ -247,7 +247,7 @@ def planned() -> Counter[str]:
 def moments_of(session: Session) -> list[str]:
     """The moments that the callers of a session wait for."""
     moments = {
-        "the next poll": session.poll_at,
+        "the next poll": session.polls.moment,
         "the moment of a grant": session.traffic.reserved.moment,
         "the end of a wait": session.deadlines.moment,
     }

@@ -17,7 +17,7 @@ import pytest
 from hiredis import HiredisError
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import polls
 from headgate.stores.redis.transport import availability, tasks, topology
 from headgate.stores.redis.transport import node as transport_node
 from headgate.stores.redis.transport.endpoint import Endpoint
@@ -378,7 +378,7 @@ async def test_a_silent_master_is_not_asked_for_its_successor(
     silent = cluster.masters()[0]
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
     monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
-    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
     limiter = Limiter(
         cluster.name_on(silent, name),
         Concurrency(1),
@@ -636,7 +636,7 @@ async def test_callers_leave_a_master_without_a_majority_when_another_one_has_it
     names to its replica, then all callers are served there without error. Holders keep their
     permits.
     """
-    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
     lonely = cluster.masters()[0]
     minority = Minority(lonely, monkeypatch)
     url = apart(cluster.user_url, 13)

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import polls
 from headgate.stores.redis.transport import node as transport_node
 from headgate.stores.redis.transport import subscriber, topology
 from tests.clusters import Cluster, Node
@@ -38,7 +38,7 @@ Breaks = Callable[[Sentinels], Copy]
 
 @pytest.fixture(autouse=True)
 def without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
 
 
 def two_processes(name: str, url: str) -> list[Limiter]:

@@ -21,7 +21,8 @@ from headgate.stores.redis.protocol.operations import Caller, Operation, Release
 from headgate.stores.redis.protocol.replies import OtherReplyError
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.local_handoff import SOON
-from headgate.stores.redis.session.session import HEARTBEAT, MARGIN, Session
+from headgate.stores.redis.session.polls import HEARTBEAT, MARGIN
+from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, SCHEDULED
 from headgate.stores.redis.transport.connection import SILENCE
 
@@ -98,7 +99,7 @@ class Talk:
     def call(self) -> list[str]:
         """The words of the next call, from the statement about the limits on."""
         assert self.state is SCHEDULED
-        return [str(word) for word in self.session.next_call(True, self.now).words]
+        return [str(word) for word in self.session.next_call.make(True, self.now).words]
 
     def reply(self, verdict: str) -> None:
         """The server replies to the call in flight."""
@@ -174,7 +175,7 @@ def test_requests_that_come_while_a_call_is_in_flight_share_the_next_one() -> No
     first = talk.acquire()
     talk.call()
     others = [talk.acquire(), talk.acquire()]
-    talk.session.run([Settle(7, "tokens=1")])
+    talk.session.traffic.run([Settle(7, "tokens=1")])
     assert talk.state is IN_FLIGHT
 
     talk.done("grant 1 0 0")
@@ -190,10 +191,10 @@ def test_an_operation_that_an_answer_brings_about_is_sent_after_the_whole_reply(
 
     class Answered(Promise):
         def set_result(self, result: Any, /) -> None:
-            talk.session.run([Release(Caller("a", 9, "-"))])
+            talk.session.traffic.run([Release(Caller("a", 9, "-"))])
             seen.append(talk.state)
 
-    talk.session.run([Settle(7, "tokens=1", asker=Answered())])
+    talk.session.traffic.run([Settle(7, "tokens=1", asker=Answered())])
     talk.call()
     talk.done("done 1 1 0")
 
@@ -207,7 +208,7 @@ def test_a_call_without_a_reply_is_sent_again_with_the_same_bytes() -> None:
 
     talk.session.failed(StoreError("away"), talk.now)
     assert isinstance(outcome(pending), StoreError)
-    talk.session.send_operations()
+    talk.session.traffic.send_operations()
 
     assert talk.call() == words
 
@@ -217,7 +218,7 @@ def test_a_grant_that_came_after_its_caller_had_failed_is_undone() -> None:
     talk.acquire()
     talk.call()
     talk.session.failed(StoreError("away"), talk.now)
-    talk.session.send_operations()
+    talk.session.traffic.send_operations()
     talk.call()
 
     talk.done("grant 1 0 0")
@@ -414,11 +415,11 @@ def test_a_caller_that_leaves_gives_its_permit_to_the_next_one_here() -> None:
 
 def test_a_lost_connection_is_a_reason_to_ask_only_while_the_server_may_hold_something() -> None:
     talk = Talk()
-    talk.session.doubt(talk.now)
+    talk.session.recovery.doubt(talk.now)
     assert talk.state is IDLE
 
     talk.holds(talk.granted())
-    talk.session.doubt(talk.now)
+    talk.session.recovery.doubt(talk.now)
 
     assert talk.state is SCHEDULED
 
@@ -434,7 +435,8 @@ def test_a_caller_that_leaves_the_queue_is_cancelled_with_the_next_call() -> Non
 def test_only_operations_that_must_be_delivered_outlive_a_failure() -> None:
     talk = Talk()
     release: list[Operation] = [Release(Caller("a", 1, "-"))]
-    talk.session.run([*release, *talk.session.renewal.begin_round(talk.now)])
+    talk.session.traffic.run(release)
+    talk.session.renewal.renew(talk.now)
     talk.session.failed(StoreError("away"), talk.now)
     assert talk.session.traffic.operations == release
 

@@ -15,13 +15,13 @@ LARGE = {
     "FallbackQueue": (14, 21),
     "Gate": (13, 31),
     "Limiter": (7, 36),
-    "LoopSession": (12, 32),
+    "LoopSession": (12, 30),
     "Node": (19, 31),
     "PendingAcquire": (17, 4),
     "Permit": (15, 14),
     "Reconnection": (15, 32),
     "RedisQueue": (11, 41),
-    "Session": (14, 38),
+    "Session": (14, 22),
     "TokenBucketRule": (13, 17),
 }
 

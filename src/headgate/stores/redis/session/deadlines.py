@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 from headgate.stores.redis.session.acquires import Deadline
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE
+from headgate.stores.redis.transport.failures import cannot
+from headgate.stores.refusals import too_long
 
 if TYPE_CHECKING:
+    from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.traffic import Traffic
 
@@ -21,8 +24,10 @@ FEWEST = 64  # deadlines of ended callers that are kept
 
 
 class Deadlines:
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: Traffic, limits: LimitSync, place: object) -> None:
         self._traffic = traffic
+        self._limits = limits
+        self._place = place  # the store, as errors name it
         self._answer_by = inf  # the first moment at which a caller fails
         self._deadlines: list[Deadline] = []  # a heap
         self._ended = 0  # how many of them are of ended callers
@@ -68,7 +73,15 @@ class Deadlines:
     def clear(self) -> None:
         self._answer_by, self._deadlines, self._ended, self.moment = inf, [], 0, inf
 
-    def too_late(self, now: float) -> list[PendingAcquire]:
+    def end_waits(self, now: float) -> None:
+        """Fail the callers that have waited for as long as they may."""
+        for pending in self._too_late(now):
+            delay = 0.0 if pending.due == inf else max(0.0, pending.due - now)
+            pending.settle(too_long(self._limits.name, pending.request, int(delay * 1_000_000)))
+        if over := self._unanswered(now):
+            self._traffic.fail(over, cannot(self._place, TimeoutError()))
+
+    def _too_late(self, now: float) -> list[PendingAcquire]:
         late = []
         while self._deadlines and self._deadlines[0].moment <= now:
             for pending in heappop(self._deadlines).pending:
@@ -78,7 +91,7 @@ class Deadlines:
             self._plan()
         return late
 
-    def unanswered(self, now: float) -> list[PendingAcquire]:
+    def _unanswered(self, now: float) -> list[PendingAcquire]:
         """The callers for which the server counts as lost.
 
         If a call was sent only a moment ago, its callers wait a little longer.

@@ -99,7 +99,7 @@ async def flush(sessions: Iterable[LoopSession]) -> None:
     leave them pending.
     """
     await asyncio.gather(
-        *(session.answer_to(AskStatus()) for session in sessions if session.traffic.must_deliver)
+        *(session.ask(AskStatus()) for session in sessions if session.traffic.must_deliver)
     )
 
 

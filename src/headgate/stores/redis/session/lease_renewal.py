@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.operations import Outcome
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.last_reply import LastReply
+    from headgate.stores.redis.session.traffic import Traffic
 
 
 class LeaseRenewal:
-    def __init__(self, limits: LimitSync, last_reply: LastReply) -> None:
+    def __init__(self, limits: LimitSync, traffic: Traffic, last_reply: LastReply) -> None:
         self._limits = limits
+        self._traffic = traffic
         self._last_reply = last_reply
         # The lease of each permit. A dead permit leaves through a callback without Python code. A
         # signal handler might raise in Python code, and Python hides what a callback raises.
@@ -86,8 +88,8 @@ class LeaseRenewal:
         ]
         return {caller.number for caller in callers if caller.session_id == session_id}
 
-    def begin_round(self, now: float) -> list[Renew]:
-        """Return the renewals of all permits, and plan the next round.
+    def renew(self, now: float) -> None:
+        """Renew all permits with the next call, and plan the next round.
 
         They keep their leases when no limit has one any more: it may come back (S1, capacity).
         """
@@ -98,7 +100,7 @@ class LeaseRenewal:
         if held:
             lease = self._limits.declared.lease or min(lease for _, lease in held)
             self._renew_at(now + lease / 3_000_000)
-        return [Renew(permit, lease) for permit, lease in held]
+            self._traffic.run([Renew(permit, lease) for permit, lease in held])
 
     def _renew_at(self, moment: float) -> None:
         self.moment = min(self.moment, moment)

@@ -116,18 +116,14 @@ class LoopSession:
         finally:
             closing.end(entry)
 
-    async def ask(self, operation: Operation) -> Any:
-        """The answer to any other request."""
-        return await self.answer_to(operation)
-
-    def answer_to(self, operation: Operation) -> Future[Any]:
-        """A future for the answer to `operation`."""
+    def ask(self, operation: Operation) -> Future[Any]:
+        """A future for the answer to any other request."""
         future = operation.asker = self.client.loop.create_future()
         self.run([operation])
         return future
 
     def run(self, operations: list[Operation]) -> None:
-        self.machine.run(operations)
+        self.traffic.run(operations)
         self._schedule()
 
     def note(self, operation: Operation) -> None:
@@ -198,7 +194,7 @@ class LoopSession:
                 return None
             # A signal handler or a finalizer may call `run` in the middle of this. Until the call
             # is complete, the client gets no second one.
-            return self.machine.next_call(self.client.subscriptions.counts(self), monotonic())
+            return self.machine.next_call.make(self.client.subscriptions.counts(self), monotonic())
         finally:
             self._client_knows = False
 
@@ -236,21 +232,21 @@ class LoopSession:
 
     def doubt(self) -> None:
         """The connection is lost."""
-        self.machine.doubt(monotonic())
+        self.machine.recovery.doubt(monotonic())
         self._schedule()
 
     def retry_periods(self) -> list[float | None]:
         """For how many seconds each caller lets a server be looked for."""
-        return self.machine.retry_periods()
+        return [pending.request.retry_for for pending in self.traffic.unanswered()]
 
     def send_operations(self) -> None:
-        self.machine.send_operations()
+        self.traffic.send_operations()
         self._schedule()
 
     def poll(self) -> None:
         """Leave the sessions of closed loops. Ask the server for news if a caller waits."""
         self.queue.routing.leave_closed()
-        self.machine.poll()
+        self.traffic.poll()
         self._schedule()
 
     # After each input -----------------------------------------------------------------------------
@@ -273,7 +269,7 @@ class LoopSession:
     def _update(self) -> None:
         """Carry out what the session wants."""
         traffic = self.traffic
-        if self.machine.poll_at < inf:  # callers wait for a notification
+        if self.machine.polls.moment < inf:  # callers wait for a notification
             self.client.subscriptions.listen(self)
         try:
             self._schedule()
@@ -282,17 +278,15 @@ class LoopSession:
                 {"message": "headgate sends a call again", "exception": interrupt}
             )
         if traffic.failure is not None:
-            self._note_failure(traffic.failure)
+            error, traffic.failure = traffic.failure, None
+            self.why = str(error)
+            self._failed_offers += 1
+            if traffic.owes:
+                self.client.availability.offers.add(self, self._failed_offers)
         if traffic.outage is not None:
             error, traffic.outage = traffic.outage, None
             self.client.availability.note_outage(self, error)
         self._set_timer()
-
-    def _note_failure(self, error: StoreError) -> None:
-        self.traffic.failure, self.why = None, str(error)
-        self._failed_offers += 1
-        if self.traffic.owes:
-            self.client.availability.offers.add(self, self._failed_offers)
 
     def _set_timer(self) -> None:
         """Set the timer, unless the present one is early enough.
@@ -322,7 +316,7 @@ class LoopSession:
         self._timer, self._moment = None, inf
         now = monotonic()
         try:
-            if self.machine.poll_at <= now:
+            if self.machine.polls.moment <= now:
                 self.queue.routing.leave_closed()
             self.machine.on_time(now)
         finally:  # The exception of a signal handler must not stop the timer.

@@ -16,6 +16,9 @@ from headgate.stores.redis.protocol.operations import Operation, Quit
 if TYPE_CHECKING:
     from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
+    from headgate.stores.redis.session.local_handoff import LocalHandoff
+    from headgate.stores.redis.session.numbering import Numbering
+    from headgate.stores.redis.session.traffic import Traffic
 
 # The script keeps the places of a silent session for 7.5 to 10 s after its last call (prelude.lua).
 WAITER = 10.0
@@ -23,18 +26,28 @@ KEEP = 30.0  # seconds after which the script may have forgotten the last reply 
 
 
 class Recovery:
-    def __init__(self, last_reply: LastReply, renewal: LeaseRenewal) -> None:
+    def __init__(
+        self,
+        numbering: Numbering,
+        traffic: Traffic,
+        last_reply: LastReply,
+        renewal: LeaseRenewal,
+        handoff: LocalHandoff,
+    ) -> None:
+        self._numbering = numbering
+        self._traffic = traffic
         self._last_reply = last_reply
         self._renewal = renewal
+        self._handoff = handoff
         self.doubts = False  # the connection was lost since the last call
         self._ended: dict[str, float] = {}  # sessions that are over, and since when
         self._announced: dict[int, int] = {}  # fences that a notification named, and its time
 
-    def doubt(self, now: float) -> bool:
-        """The connection is lost. Return whether an older state may hold anything for us."""
-        lasts = self._last_reply.silence(now) < self._lasting()
-        self.doubts = self.doubts or lasts
-        return lasts
+    def doubt(self, now: float) -> None:
+        """The connection is lost. Ask whether the server has an older state with parts of ours."""
+        if self._last_reply.silence(now) < self._lasting():
+            self.doubts = True
+            self._traffic.schedule()
 
     def last_reply(self, waits: bool, now: float) -> str | int:
         """The beginning of the last reply received, which the server compares with its record.
@@ -50,7 +63,15 @@ class Recovery:
         """Seconds after a call for which the server may hold something for us."""
         return max(WAITER, self._last_reply.lease / 1_000_000)
 
-    def ended(self, session_id: str, now: float) -> list[Operation]:
+    def begin_again(self, now: float) -> None:
+        """Begin another session, in which no caller has a place yet."""
+        self._traffic.operations += self._end(self._numbering.session_id, now)
+        self._numbering.begin_again()
+        self._last_reply.number = 0
+        self._handoff.forget()
+        self._renewal.renew(now)  # the server may have forgotten the permits, too
+
+    def _end(self, session_id: str, now: float) -> list[Operation]:
         """The operations that end this session, and earlier ones that an older state may know."""
         self._announced.clear()
         self._ended[session_id] = now

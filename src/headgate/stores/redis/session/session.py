@@ -16,12 +16,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.errors import StoreError
-from headgate.stores.redis.protocol.calls import (
-    RESERVE_AHEAD,
-    Command,
-    keys_of,
-    write_requests,
-)
 from headgate.stores.redis.protocol.operations import Leave, Operation, Rejoin, Renew
 from headgate.stores.redis.protocol.replies import (
     UNKNOWN,
@@ -38,7 +32,6 @@ from headgate.stores.redis.protocol.replies import (
     parse_notification,
     parse_reply,
 )
-from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.session.acquires import PendingAcquire, settle
 from headgate.stores.redis.session.batching import Batching
 from headgate.stores.redis.session.deadlines import Deadlines
@@ -46,27 +39,21 @@ from headgate.stores.redis.session.grants import Grants
 from headgate.stores.redis.session.last_reply import LastReply
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
+from headgate.stores.redis.session.next_call import NextCall
 from headgate.stores.redis.session.numbering import Numbering
+from headgate.stores.redis.session.polls import Polls
 from headgate.stores.redis.session.recovery import Recovery
-from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, READING, Sent, Traffic
+from headgate.stores.redis.session.traffic import IDLE, READING, Sent, Traffic
 from headgate.stores.redis.session.undelivered import keep_owed
-from headgate.stores.redis.transport.failures import cannot, refused
-from headgate.stores.refusals import too_long
+from headgate.stores.redis.transport.failures import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from headgate.gate.compile import Declaration
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.operations import Outcome
     from headgate.stores.redis.protocol.replies import Reply
-
-# The seconds before its moment at which the head of the queue asks.
-MARGIN = 0.5 * RESERVE_AHEAD / 1_000_000
-# Seconds without a call after which a session with waiters sends one, to show that it is alive.
-# This is 0.3 of the script's WAITER (SOON in main.lua).
-HEARTBEAT = 3.0
-GRACE = 0.1  # seconds after its estimate at which a waiter asks for its state
 
 
 class Session:
@@ -75,21 +62,21 @@ class Session:
     def __init__(
         self, key: str, limits: LimitSync, place: object, new_id: Callable[[], str]
     ) -> None:
-        self.key = key
         self.limits = limits
         self._place = place
         self.numbering = numbering = Numbering(new_id)
         self.traffic = traffic = Traffic()
         self.last_reply = last = LastReply()
         self.batching = Batching()
-        self.deadlines = deadlines = Deadlines(traffic)
-        self.renewal = renewal = LeaseRenewal(limits, last)
+        self.deadlines = deadlines = Deadlines(traffic, limits, place)
+        self.polls = Polls(traffic, last)
+        self.renewal = renewal = LeaseRenewal(limits, traffic, last)
         self.handoff = handoff = LocalHandoff(traffic, limits, last)
-        self.recovery = Recovery(last, renewal)
+        self.recovery = recovery = Recovery(numbering, traffic, last, renewal, handoff)
         self._grants = Grants(limits, numbering, traffic, last, renewal, handoff, deadlines)
         # Notifications that arrived before the reply to an earlier call. They are read after it.
         self._out_of_order: list[Notification] = []
-        self.poll_at = inf  # the moment of the next question about the waiters
+        self.next_call = NextCall(key, limits, numbering, traffic, self.batching, recovery, handoff)
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -107,107 +94,10 @@ class Session:
         if pending.deadline is not None:
             self.deadlines.end(pending, pending.deadline)
 
-    def run(self, operations: Iterable[Operation]) -> None:
-        """Send these with the next call."""
-        self.traffic.operations += operations
-        self.traffic.schedule()
-
-    def send_operations(self) -> None:
-        if self.traffic.owes:
-            self.traffic.schedule()
-
-    def poll(self) -> None:
-        """Ask the server for news if a caller waits."""
-        if self.traffic.waiting:
-            self.traffic.schedule()
-
-    def doubt(self, now: float) -> None:
-        """The connection is lost."""
-        if self.recovery.doubt(now):
-            self.traffic.schedule()
-
-    def renew(self, now: float) -> None:
-        if renewals := self.renewal.begin_round(now):
-            self.run(renewals)
-
     @property
     def idle(self) -> bool:
         """Whether the process loses nothing when it drops this session."""
         return self.traffic.idle and not self.renewal.holds
-
-    # Calls ----------------------------------------------------------------------------------------
-
-    def next_call(self, notified: bool, now: float) -> Command:
-        """The next call, or the same call again if it was not answered.
-
-        `notified`: this session receives notifications. The garbage collector may drop permits in
-        the middle of this. Nothing else must be sent until the call is complete.
-        """
-        traffic = self.traffic
-        traffic.sent, traffic.owed = traffic.owed or self._make_call(notified, now), None
-        traffic.state = IN_FLIGHT
-        return traffic.sent.command
-
-    def _make_call(self, notified: bool, now: float) -> Sent:
-        self.numbering.call += 1
-        acquires, operations = self._load()
-        try:
-            return self._compose(acquires, operations, notified, now)
-        except BaseException:
-            self.traffic.put_back(acquires, operations)
-            raise
-
-    def _compose(
-        self,
-        acquires: list[PendingAcquire],
-        operations: list[Operation],
-        notified: bool,
-        now: float,
-    ) -> Sent:
-        asks = bool(acquires or self.traffic.waiting)
-        declared, how = self.limits.limits_for_call(asks, operations)
-        alone = (
-            self.batching.uncontended
-            and len(acquires) == 1
-            and not (operations or self.traffic.waiting or how or self.recovery.doubts)
-        )
-        command = self._write(acquires, operations, declared, how, notified, now)
-        ahead, outbox_grants = self.handoff.count_ahead(), self.handoff.outbox_grants
-        for pending in acquires:
-            pending.session_id, pending.last = self.numbering.session_id, acquires[-1].number
-            self.traffic.waiting[pending.number] = pending
-        return Sent(
-            *(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
-        )
-
-    def _load(self) -> tuple[list[PendingAcquire], list[Operation]]:
-        if self.traffic.leaving:
-            return [], [Leave(self.numbering.session_id)]
-        return self.traffic.load()
-
-    def _write(
-        self,
-        acquires: list[PendingAcquire],
-        operations: list[Operation],
-        declared: Declaration,
-        how: int,
-        notified: bool,
-        now: float,
-    ) -> Command:
-        waits = bool(self.traffic.waiting)
-        return Command(
-            library().whole if acquires else library().back,
-            keys_of(self.key, declared, how),
-            declared.program,
-            self.numbering.session_id,
-            self.numbering.call,
-            how,
-            self.recovery.last_reply(waits, now),
-            waits,
-            notified,
-            write_requests(operations, acquires),
-            bool(operations) and not self.batching.uncontended,
-        )
 
     # Replies --------------------------------------------------------------------------------------
 
@@ -232,10 +122,16 @@ class Session:
         finally:
             if traffic.state is READING:
                 traffic.state = IDLE
+        self._end_reading(now)
+
+    def _end_reading(self, now: float) -> None:
+        traffic = self.traffic
         if not (traffic.acquires or traffic.owed):
             self.deadlines.all_answered()
-        if self._out_of_order:
-            self._apply_out_of_order(now)
+        notifications, self._out_of_order = self._out_of_order, []
+        for found in notifications:
+            if found.session_id == self.numbering.session_id:
+                self._apply_notification(found, now)
         if self.renewal.lost:
             self.renewal.log_lost()
         if traffic.again or traffic.acquires or traffic.operations:
@@ -279,26 +175,28 @@ class Session:
         self._note_reply(sent, reply.now)
         if len(reply.answers) != len(sent.operations) + len(sent.acquires):
             raise StoreError("it did not answer each request once")
-        traffic, answers = self.traffic, iter(reply.answers)
-        for operation, outcome in zip(sent.operations, answers, strict=False):
+        traffic = self.traffic
+        for operation, outcome in zip(sent.operations, reply.answers, strict=False):
             self._on_answer(operation, outcome, now)
-        ahead, at_once = None, True
-        for pending, answer in zip(sent.acquires, cast("Iterable[Answer]", answers), strict=True):
+        answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
+        for pending, answer in zip(sent.acquires, answers, strict=True):
             # A caller that has left takes its answer, too: see `_accept_grant`.
             if pending.number in traffic.waiting or pending.future.done():
                 self._grants.apply_answer(pending, answer, now)
-            if answer.kind != "grant":
-                at_once = False
-                if answer.kind == "wait" and ahead is None:
-                    ahead = answer.fence
+        kinds = [answer.kind for answer in answers]
+        ahead = answers[kinds.index("wait")].fence if "wait" in kinds else None
+        at_once = kinds.count("grant") == len(kinds)
         claims = self._grants.apply_outbox(reply.outbox, reply.now, now)
         unclaimed = self.recovery.unclaimed(claims, reply.now)
         self.handoff.note_queued(sent, ahead)
         self.batching.note_acquires(traffic, sent, at_once, ahead or 0)
         traffic.forget_abandoned()
-        self._schedule_poll(reply.head, now)
+        self.polls.schedule(reply.head, now)
         if unclaimed:
-            self._ask_again(list(traffic.waiting.values()), now)
+            acquires = list(traffic.waiting.values())
+            self.recovery.begin_again(now)
+            traffic.put_back(acquires)
+            traffic.schedule()
 
     def _on_answer(self, operation: Operation, answer: Outcome, now: float) -> None:
         if operation.asker is not None:
@@ -310,7 +208,7 @@ class Session:
         elif isinstance(operation, Leave) and not isinstance(answer, StoreError):
             # The session has read its last outbox, so the next session can begin.
             self.traffic.leaving = False
-            self._begin_again(now)
+            self.recovery.begin_again(now)
 
     # Notifications --------------------------------------------------------------------------------
 
@@ -331,16 +229,10 @@ class Session:
     def _apply_notification(self, found: Notification, now: float) -> None:
         claims = self._grants.apply_outbox(found.outbox, found.now, now)
         self.recovery.note_announced(claims, found.now)
-        self._schedule_poll(found.head, now)
+        self.polls.schedule(found.head, now)
         if not all(claims.values()) and found.now > self.last_reply.server:
             # No reply has named these grants yet. The next reply shows whether they are new.
             self.traffic.schedule()
-
-    def _apply_out_of_order(self, now: float) -> None:
-        notifications, self._out_of_order = self._out_of_order, []
-        for found in notifications:
-            if found.session_id == self.numbering.session_id:
-                self._apply_notification(found, now)
 
     # Failures -------------------------------------------------------------------------------------
 
@@ -387,10 +279,6 @@ class Session:
         ]
         self.traffic.fail(over, error)
 
-    def retry_periods(self) -> list[float | None]:
-        """For how many seconds each caller lets a server be looked for."""
-        return [pending.request.retry_for for pending in self.traffic.unanswered()]
-
     def _on_refusal(self, refusal: str, lost: Exception, begun: bool, now: float) -> None:
         """The server answered with an error: undo by name what the call did if it had `begun`."""
         traffic = self.traffic
@@ -414,31 +302,15 @@ class Session:
         """
         self.batching.uncontended = False
         traffic, acquires = self.traffic, sent.acquires
-        overruled = isinstance(reply, Overruled)
         if isinstance(reply, Overruled):
             self._learn(sent, reply.wait, self.limits.read(reply.program), now)
+            traffic.put_back([], sent.operations)
         else:
             acquires = list(traffic.waiting.values())
-        if not traffic.leaving:  # the last call of a session is written anew
-            traffic.operations[:0] = sent.operations
-        self._ask_again(acquires, now, begins=not overruled)
-
-    def _ask_again(self, acquires: list[PendingAcquire], now: float, begins: bool = True) -> None:
-        """Ask again for these callers, in a session that `begins` now or in this one."""
-        if begins:
-            self._begin_again(now)
-        for pending in acquires:
-            self.traffic.waiting.pop(pending.number, None)
-        self.traffic.acquires[:0] = acquires
-        self.traffic.schedule()
-
-    def _begin_again(self, now: float) -> None:
-        """Begin another session, in which no caller has a place yet."""
-        self.traffic.operations += self.recovery.ended(self.numbering.session_id, now)
-        self.numbering.begin_again()
-        self.last_reply.number = 0
-        self.handoff.forget()
-        self.renew(now)  # the server may have forgotten the permits, too
+            traffic.put_back([], sent.operations)
+            self.recovery.begin_again(now)
+        traffic.put_back(acquires)
+        traffic.schedule()
 
     def _learn(self, sent: Sent, wait: int | None, holds: Declaration, now: float) -> None:
         """Go by other limits, because the server names them.
@@ -451,7 +323,7 @@ class Session:
             self.limits.declare_if_due(now)
         elif wait is not None or not self.limits.note_overruled(holds):
             return  # something else was declared since the call was sent
-        self.renew(now)
+        self.renewal.renew(now)
 
     def take_over(self, now: float) -> None:
         """Go on after the loop of all callers has ended: give up what they asked for."""
@@ -459,20 +331,20 @@ class Session:
         asked = traffic.unfinished()
         asked += self.renewal.expected - set(asked)
         traffic.stop()
-        traffic.acquires, self.poll_at = [], inf
+        traffic.acquires, self.polls.moment = [], inf
         traffic.reserved.queue.clear()
         self.deadlines.clear()
         for pending in asked:
             traffic.give_up(pending)
-        self.renew(now)
-        self.send_operations()
+        self.renewal.renew(now)
+        traffic.send_operations()
 
     # Time -----------------------------------------------------------------------------------------
 
     def next_moment(self) -> float:
         """When `on_time` is to be called next. Infinity: never, as it stands."""
         return min(
-            self.poll_at,
+            self.polls.moment,
             self.handoff.moment,
             self.traffic.reserved.moment,
             self.deadlines.moment,
@@ -483,48 +355,13 @@ class Session:
     def on_time(self, now: float) -> None:
         """Do all whose moment has come."""
         self.traffic.reserved.wake(now)
-        self._end_waits(now)
+        self.deadlines.end_waits(now)
         if self.handoff.moment <= now:
             self.handoff.moment = inf
-            self.send_operations()
+            self.traffic.send_operations()
         if self.renewal.moment <= now:
-            self.renew(now)
+            self.renewal.renew(now)
         self.limits.declare_if_due(now)
-        if self.poll_at <= now:
-            self.poll_at = inf
-            self.poll()
-
-    def _end_waits(self, now: float) -> None:
-        """Fail the callers that have waited for as long as they may."""
-        for pending in self.deadlines.too_late(now):
-            delay = 0.0 if pending.due == inf else max(0.0, pending.due - now)
-            pending.settle(too_long(self.limits.name, pending.request, int(delay * 1_000_000)))
-        if over := self.deadlines.unanswered(now):
-            self.traffic.fail(over, cannot(self._place, TimeoutError()))
-
-    def _schedule_poll(self, head: int | None, now: float) -> None:
-        """Schedule the next poll.
-
-        If the head of the queue is this session's, it asks in time. A session with waiters is never
-        silent for long.
-        """
-        self.poll_at = inf
-        if not self.traffic.waiting:
-            return
-        wait = self._seconds_to_estimate(now) if head is None else head / 1_000_000
-        if head is not None and wait > 2 * MARGIN:
-            wait -= MARGIN
-        # A grant of which this session knows nothing must not end before the session asks.
-        last = self.last_reply
-        beat = min(HEARTBEAT, last.lease / 3_000_000) if last.lease else HEARTBEAT
-        # Notifications do not count as a sign of life: the server sees only calls (L3, dead
-        # waiters).
-        self.poll_at = now + max(0.0, min(beat - last.silence(now), wait))
-
-    def _seconds_to_estimate(self, now: float) -> float:
-        """Seconds until the first waiter asks for its state: shortly after its estimate, once."""
-        first = next(iter(self.traffic.waiting.values()))
-        wait = first.due + GRACE - now
-        if wait <= 0:
-            first.due = inf
-        return max(0.0, wait)
+        if self.polls.moment <= now:
+            self.polls.moment = inf
+            self.traffic.poll()

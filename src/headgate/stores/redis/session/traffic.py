@@ -10,7 +10,7 @@ from headgate.stores.redis.protocol.operations import Cancel
 from headgate.stores.redis.session.reservations import Reservations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from headgate.errors import StoreError
     from headgate.stores.redis.protocol.calls import Command
@@ -68,6 +68,20 @@ class Traffic:
         elif self.state is READING:
             self.again = True
 
+    def run(self, operations: Iterable[Operation]) -> None:
+        """Send these with the next call."""
+        self.operations += operations
+        self.schedule()
+
+    def send_operations(self) -> None:
+        if self.owes:
+            self.schedule()
+
+    def poll(self) -> None:
+        """Ask the server for news if a caller waits."""
+        if self.waiting:
+            self.schedule()
+
     def begin_reading(self) -> Sent:
         sent, self.sent = self.sent, None
         assert sent is not None, "a reply answers a call"
@@ -101,8 +115,10 @@ class Traffic:
         self.operations[:0] = operations[MOST:]
         return wanted[:MOST], operations[:MOST]
 
-    def put_back(self, acquires: list[PendingAcquire], operations: list[Operation]) -> None:
-        """The call with these requests could not be made: they go with the next one."""
+    def put_back(
+        self, acquires: list[PendingAcquire], operations: Sequence[Operation] = ()
+    ) -> None:
+        """These requests go with the next call: one could not be made, or changed nothing."""
         for pending in acquires:
             self.waiting.pop(pending.number, None)
         self.acquires[:0] = acquires

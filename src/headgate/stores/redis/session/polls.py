@@ -1,0 +1,53 @@
+"""When a session with waiters asks the server for news, even if no notification comes."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from headgate.stores.redis.protocol.calls import RESERVE_AHEAD
+
+if TYPE_CHECKING:
+    from headgate.stores.redis.session.last_reply import LastReply
+    from headgate.stores.redis.session.traffic import Traffic
+
+# The seconds before its moment at which the head of the queue asks.
+MARGIN = 0.5 * RESERVE_AHEAD / 1_000_000
+# Seconds without a call after which a session with waiters sends one, to show that it is alive.
+# This is 0.3 of the script's WAITER (SOON in main.lua).
+HEARTBEAT = 3.0
+GRACE = 0.1  # seconds after its estimate at which a waiter asks for its state
+
+
+class Polls:
+    def __init__(self, traffic: Traffic, last_reply: LastReply) -> None:
+        self.moment = inf  # of the next one
+        self._traffic = traffic
+        self._last_reply = last_reply
+
+    def schedule(self, head: int | None, now: float) -> None:
+        """Schedule the next poll.
+
+        If the head of the queue is this session's, it asks in time. A session with waiters is never
+        silent for long.
+        """
+        self.moment = inf
+        if not self._traffic.waiting:
+            return
+        wait = self._seconds_to_estimate(now) if head is None else head / 1_000_000
+        if head is not None and wait > 2 * MARGIN:
+            wait -= MARGIN
+        # A grant of which this session knows nothing must not end before the session asks.
+        last = self._last_reply
+        beat = min(HEARTBEAT, last.lease / 3_000_000) if last.lease else HEARTBEAT
+        # Notifications do not count as a sign of life: the server sees only calls (L3, dead
+        # waiters).
+        self.moment = now + max(0.0, min(beat - last.silence(now), wait))
+
+    def _seconds_to_estimate(self, now: float) -> float:
+        """Seconds until the first waiter asks for its state: shortly after its estimate, once."""
+        first = next(iter(self._traffic.waiting.values()))
+        wait = first.due + GRACE - now
+        if wait <= 0:
+            first.due = inf
+        return max(0.0, wait)
