@@ -15,7 +15,7 @@ LARGE = {
     "FallbackQueue": (14, 21),
     "Gate": (13, 31),
     "Limiter": (7, 36),
-    "LoopSession": (12, 30),
+    "LoopSession": (12, 29),
     "Node": (19, 31),
     "PendingAcquire": (17, 4),
     "Permit": (15, 14),

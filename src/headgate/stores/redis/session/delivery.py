@@ -121,5 +121,5 @@ def unsent(sessions: Iterable[LoopSession]) -> list[Unsent]:
     for session in sessions:
         undelivered = session.traffic.undelivered()
         if words := Counter(operation.verb for operation in undelivered if operation.logged):
-            found.append((title(session.name), session.why, words))
+            found.append((title(session.queue.name), session.why, words))
     return found

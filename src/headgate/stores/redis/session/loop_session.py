@@ -106,7 +106,7 @@ class LoopSession:
             grant = await (
                 cast("Future[Grant]", pending.future)
                 if on_wait is None
-                else await_grant(pending, on_wait, self.machine.limits.name)
+                else await_grant(pending, on_wait, self.queue.name)
             )
             self.machine.end(pending)
             return grant, pending
@@ -176,10 +176,6 @@ class LoopSession:
         if handoff.moment < self._moment:
             self._set_timer()
         return handed
-
-    @property
-    def name(self) -> str:
-        return self.machine.limits.name
 
     # The client's inputs --------------------------------------------------------------------------
 
