@@ -16,7 +16,7 @@ import pytest
 
 from headgate import logs
 from headgate.stores.memory.store import MemoryStore
-from headgate.stores.redis import fast_path, queue
+from headgate.stores.redis import fast_path, threads
 from headgate.stores.redis.session import deadlines
 from tests import loops, peers
 from tests.alone import set_apart
@@ -204,7 +204,7 @@ def slow_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server of a busy machine may stand still for half a second. Callers with a `max_sleep` wait
     for it.
     """
-    for module in (deadlines, queue, fast_path):
+    for module in (deadlines, fast_path, threads):
         monkeypatch.setattr(module, "SILENCE", scaled_now(5.0))
 
 

@@ -323,6 +323,7 @@ REDIS_LAYERS = [
     ["transport", "limit_sync.py"],
     ["session", "fast_path.py"],
     ["routing.py"],
+    ["threads.py"],
     ["queue.py"],
     ["store.py"],
     ["__init__.py"],

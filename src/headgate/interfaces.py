@@ -58,12 +58,9 @@ class Store(Protocol):
     def queue(self, name: str, declared: Declaration) -> Queue: ...
 
 
-class RemoteQueue(Queue, Issuer, Protocol):
-    """A queue that may not answer."""
+class Threads(Protocol):
+    """The ways into a queue that may not answer, for threads."""
 
-    key: str  # where it is kept in its store
-
-    def check(self, declared: Declaration) -> None: ...
     # Raises StoreError in headgate's own thread, which must not wait.
     def check_thread(self) -> None: ...
     def acquire_at_once(self, request: Request) -> Permit | None: ...
@@ -71,6 +68,16 @@ class RemoteQueue(Queue, Issuer, Protocol):
     def acquire_by_portal(
         self, request: Request, acquire: Callable[[Request], Coroutine[Any, Any, Permit]]
     ) -> Permit: ...
+
+
+class RemoteQueue(Queue, Issuer, Protocol):
+    """A queue that may not answer."""
+
+    key: str  # where it is kept in its store
+
+    def check(self, declared: Declaration) -> None: ...
+    @property
+    def threads(self) -> Threads: ...
 
 
 class RemoteStore(Protocol):

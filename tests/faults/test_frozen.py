@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit, Rate, StoreError
-from headgate.stores.redis import fast_path, queue
+from headgate.stores.redis import fast_path, threads
 from headgate.stores.redis.session import deadlines
 from headgate.stores.redis.transport import endpoint, reconnection
 from tests.faults.absence import frozen, opened
@@ -83,7 +83,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
 
     No other timeout ends within the test.
     """
-    for module in (queue, deadlines, fast_path):
+    for module in (deadlines, fast_path, threads):
         monkeypatch.setattr(module, "SILENCE", 0.05)
     monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", 2 * LONG)
     monkeypatch.setattr(reconnection, "OUTAGE", 2 * LONG)

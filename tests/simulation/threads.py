@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
-from headgate.stores.redis import queue, routing
+from headgate.stores.redis import routing, threads
 from headgate.stores.redis.transport.endpoint import Endpoint
 from headgate.stores.redis.transport.portal import NoPortalError
 from tests.simulation.loop import World
@@ -55,7 +55,7 @@ def threaded(world: World, network: Network) -> list[tuple[Any, str, Any]]:
 
     return [
         (routing, "portal", portal),
-        (queue, "blocking", blocking),
+        (threads, "blocking", blocking),
         (Endpoint, "blocking", connection),
     ]
 

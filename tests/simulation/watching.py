@@ -4,7 +4,7 @@ fleet before they act, or after.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from headgate.permit import Permit
@@ -13,6 +13,7 @@ from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import Traffic
+from headgate.stores.redis.threads import Threads
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
@@ -22,7 +23,7 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees each caller that gets a permit, hands one over, or gives up."""
     permit_of, found_of, give_up, hand_over = (
         RedisQueue._permit,
-        RedisQueue.acquire_at_once,
+        Threads.acquire_at_once,
         Traffic.give_up,
         LoopSession.hand_over,
     )
@@ -50,10 +51,10 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         fleet.permitted(queue, permit)
         return permit
 
-    def _found(queue: RedisQueue, *args: Any) -> Permit | None:
-        permit = found_of(queue, *args)
+    def _found(threads: Threads, *args: Any) -> Permit | None:
+        permit = found_of(threads, *args)
         if permit is not None:
-            fleet.permitted(queue, permit)
+            fleet.permitted(cast("RedisQueue", threads._queue), permit)
         return permit
 
     seen = [
@@ -61,4 +62,4 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         (Traffic, "give_up", _give_up),
         (LoopSession, "hand_over", _hand_over),
     ]
-    return [*seen, (RedisQueue, "_permit", _permit), (RedisQueue, "acquire_at_once", _found)]
+    return [*seen, (RedisQueue, "_permit", _permit), (Threads, "acquire_at_once", _found)]

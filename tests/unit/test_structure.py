@@ -20,7 +20,7 @@ LARGE = {
     "PendingAcquire": (17, 4),
     "Permit": (15, 14),
     "Reconnection": (15, 32),
-    "RedisQueue": (11, 41),
+    "RedisQueue": (10, 35),
     "Session": (14, 22),
     "TokenBucketRule": (13, 17),
 }

@@ -83,7 +83,7 @@ class FallbackQueue:
             return self.declared
 
     def learn_sync(self) -> Declaration:
-        return self._queue.blocking(self.learn)
+        return self._queue.threads.blocking(self.learn)
 
     def change(self, change: Change) -> None:
         self._change_share(change)
@@ -133,7 +133,7 @@ class FallbackQueue:
     def acquire_sync(self, request: Request) -> Permit:
         start = monotonic()
         try:
-            self._queue.check_thread()
+            self._queue.threads.check_thread()
         except StoreError as error:
             taken = self._take_without(request, error)
             if isinstance(taken, Refusal):
@@ -142,23 +142,23 @@ class FallbackQueue:
         if self._away():
             return unfenced(self._without(request, None).acquire_sync(request), start)
         try:
-            permit = self._queue.acquire_at_once(request)
+            permit = self._queue.threads.acquire_at_once(request)
         except StoreError as error:
             queue = self._without(request, error.with_traceback(None))
             return unfenced(queue.acquire_sync(rest_of(request, start)), start)
         if permit is None:
-            return self._queue.acquire_by_portal(request, self.acquire)
+            return self._queue.threads.acquire_by_portal(request, self.acquire)
         self._absence.ends(self._store.away)
         return permit
 
     def take(self, request: Request) -> Permit | Refusal:
         try:
-            self._queue.check_thread()
+            self._queue.threads.check_thread()
         except StoreError as error:
             return self._take_without(request, error)
         if self._away():
             return unfenced(self._without(request, None).take(request), monotonic())
-        return self._queue.blocking(lambda: self.atake(request))
+        return self._queue.threads.blocking(lambda: self.atake(request))
 
     def _take_without(self, request: Request, error: StoreError) -> Permit | Refusal:
         """In headgate's own thread, where nothing must wait, whatever the state of the store."""
@@ -183,7 +183,7 @@ class FallbackQueue:
         return await self._way.queue(self.name, own or self.declared, {}, lost).astatus()
 
     def status(self, own: Declaration | None = None) -> Status:
-        return self._queue.blocking(partial(self.astatus, own))
+        return self._queue.threads.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
         without = f", at present without it: {self._way}"

@@ -8,20 +8,18 @@ import logging
 import os
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import unquote
 
 from headgate.changes import Drain, Pause, Resume, Update
 from headgate.errors import HeadgateError, MaxSleepExceededError, StoreError
 from headgate.gate.compile import Declaration, read_program
-from headgate.gate.gate import ONE_EACH
 from headgate.keys import title
 from headgate.logs import log
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.context_stack import Inside, visitor
 from headgate.stores.limit_history import in_words
-from headgate.stores.loops import waits_for_ever, warn_of_blocking
 from headgate.stores.memory.fast_path import not_at_once
 from headgate.stores.redis.limit_sync import LimitSync
 from headgate.stores.redis.protocol import operations
@@ -33,24 +31,16 @@ from headgate.stores.redis.protocol.operations import (
     Settle,
 )
 from headgate.stores.redis.protocol.replies import UNKNOWN
-from headgate.stores.redis.routing import Routing, Sessions
-from headgate.stores.redis.session.acquires import with_on_wait
+from headgate.stores.redis.routing import Routing
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.lost_leases import log_lost
-from headgate.stores.redis.transport.connection import SILENCE
-from headgate.stores.redis.transport.failures import cannot
-from headgate.stores.redis.transport.portal import (
-    Call,
-    answer_of,
-    blocking,
-    check_thread,
-    portal_loop,
-)
+from headgate.stores.redis.threads import FastPaths, Threads
+from headgate.stores.redis.transport.portal import portal_loop
 from headgate.stores.refusals import unknown_limiter
 from headgate.stores.status import Status, status_of, unused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable
+    from collections.abc import Callable, Hashable
 
     from headgate.changes import Change
     from headgate.gate.gate import Grant, Units
@@ -59,21 +49,14 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.replies import Answer
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.transport.client import Client
-    from headgate.stores.redis.transport.topology import Topology
-    from headgate.waiting import Waiting
 
-    Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
-T = TypeVar("T")
 STATEMENT_TTL = 10.0  # seconds for which a statement about this moment is worth sending
 LOGS = 4  # the most windows for which a name's log has room
 
 
-class Store(Sessions, Protocol):
-    @property
-    def topology(self) -> Topology: ...
+class Store(FastPaths, Protocol):
     def client(self) -> Client: ...
-    def fast_path(self) -> FastPath: ...
     async def flush(self, name: str) -> None: ...
 
 
@@ -83,11 +66,10 @@ class RedisQueue:
         self.key = f"headgate:{{{name}}}"
         self.limits = LimitSync(name, declared)
         self._last_status: tuple[Status, float] | None = None  # and the time of its reply
-        self._no_fast_path = 0.0  # the end of a pause that another connection might overtake
-        self._warned = False  # that a thread blocks its event loop
         self.enter = self.enter_task = not_at_once
         self._store = store
         self.routing = Routing(self, store)
+        self.threads = Threads(self, store)
         self._inside = Inside()
 
     @property
@@ -111,7 +93,7 @@ class RedisQueue:
         return self.limits.present
 
     def learn_sync(self) -> Declaration:
-        return self.blocking(self.learn)
+        return self.threads.blocking(self.learn)
 
     def _check_known(self, answer: Answer) -> None:
         if answer == UNKNOWN or not answer.number:
@@ -144,7 +126,7 @@ class RedisQueue:
         until = monotonic() + STATEMENT_TTL
         if isinstance(change, Pause):
             until = monotonic() + change.time / 1_000_000
-            self._no_fast_path = max(self._no_fast_path, until)
+            self.threads.no_fast_path = max(self.threads.no_fast_path, until)
         self.routing.post(self._write(change, until))
 
     async def achange(self, change: Change) -> None:
@@ -159,7 +141,7 @@ class RedisQueue:
             case Pause(time):
                 return operations.Pause(time, until=until)
             case Resume():
-                self._no_fast_path = 0.0
+                self.threads.no_fast_path = 0.0
                 return operations.Resume(until=until)
             case Drain(unit, left, limit, since):
                 return operations.Drain(unit, limit, left, since, until=until)
@@ -171,7 +153,7 @@ class RedisQueue:
                 f"flush() of {title(self.name)} would block the event loop that has to send: "
                 "write `await limiter.aflush()`."
             )
-        blocking(self.aflush, self.name)
+        self.threads.blocking(self.aflush)
 
     async def aflush(self) -> None:
         await self._store.flush(self.name)
@@ -226,65 +208,8 @@ class RedisQueue:
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
-        permit = self.acquire_at_once(request)
-        return self.acquire_by_portal(request, self.acquire) if permit is None else permit
-
-    def acquire_at_once(self, request: Request) -> Permit | None:
-        """A permit over the fast path. StoreError if `max_sleep` was spent on a silent server."""
-        check_thread()
-        start = monotonic()
-        if start < self._no_fast_path:
-            return None
-        permit = self._store.fast_path().acquire(self, request)
-        if permit is not None:
-            return permit
-        spent = monotonic() - start
-        if request.max_sleep is not None and spent >= max(SILENCE, request.max_sleep / 1_000_000):
-            raise cannot(self._store.topology, TimeoutError())
-        return None
-
-    def check_thread(self) -> None:
-        """Raise StoreError in headgate's own thread, which must not wait."""
-        check_thread()
-
-    def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of `work` in the portal. A permit that comes too late is released."""
-        return blocking(work, self.name, give_back)
-
-    def acquire_by_portal(self, request: Request, acquire: Acquiring) -> Permit:
-        """Acquire in the portal. The thread itself calls `on_wait`."""
-        # `close()` in a signal handler looks for this local variable in the thread's frames.
-        closing = request.closing  # noqa: F841
-        loop, on_wait = asyncio._get_running_loop(), request.on_wait
-        if loop is not None:
-            self._check_held_here(loop, request)
-            on_wait = self._warn_of_blocking if on_wait is None else on_wait
-        if on_wait is None:
-            return self.blocking(lambda: acquire(request))
-        call: Call[Permit] = Call(lambda: acquire(telling), self.name, give_back, on_wait)
-        telling = with_on_wait(request, call.say)
-        return answer_of(call)
-
-    def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
-        """Raise RuntimeError if the caller blocks `loop`, whose tasks hold the permits."""
-        session = self._store.known_session(self, loop)
-        if session is None or request.max_sleep is not None:
-            return
-        for unit, capacity in self.declared.capacity.items():
-            cost = request.units.get(unit, ONE_EACH.get(unit, 0))
-            if (
-                unit not in self.declared.rated
-                and cost
-                and session.machine.renewal.units_held(unit) + cost > capacity
-            ):
-                raise waits_for_ever(
-                    self.name, "the permits that its tasks hold go back only while it runs"
-                )
-
-    def _warn_of_blocking(self, waiting: Waiting) -> None:
-        if not self._warned:
-            self._warned = True
-            warn_of_blocking(self.name)
+        permit = self.threads.acquire_at_once(request)
+        return self.threads.acquire_by_portal(request, self.acquire) if permit is None else permit
 
     def hold(self, permit: Permit, lease: int) -> None:
         """Renew a permit of the fast path."""
@@ -301,7 +226,7 @@ class RedisQueue:
             return Refusal(refused.retry_after)
 
     def take(self, request: Request) -> Permit | Refusal:
-        return self.blocking(lambda: self.atake(request))
+        return self.threads.blocking(lambda: self.atake(request))
 
     # Releases -------------------------------------------------------------------------------------
 
@@ -383,7 +308,7 @@ class RedisQueue:
         return status
 
     def status(self, own: Declaration | None = None) -> Status:
-        return self.blocking(partial(self.astatus, own))
+        return self.threads.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
         if self._last_status is None:
@@ -413,11 +338,6 @@ def is_of_this_process(permit: Permit) -> bool:
 
 def release_of(permit: Permit) -> Release:
     return Release(cast("Caller", permit.key))
-
-
-def give_back(answer: object) -> None:
-    if isinstance(answer, Permit):
-        answer.release()
 
 
 def check_windows(name: str, declared: Declaration) -> None:
