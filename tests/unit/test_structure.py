@@ -11,15 +11,14 @@ from tests import structure
 PACKAGE = Path("src/headgate")
 # The attributes and methods of each class that is larger than a reader holds in mind.
 LARGE = {
-    "Client": (26, 37),
+    "Client": (17, 14),
     "FallbackQueue": (14, 21),
     "Gate": (13, 31),
     "Limiter": (7, 36),
     "LoopSession": (12, 29),
-    "Node": (19, 31),
+    "Node": (13, 23),
     "PendingAcquire": (17, 4),
     "Permit": (15, 14),
-    "Reconnection": (15, 32),
     "RedisQueue": (10, 35),
     "Session": (14, 22),
     "TokenBucketRule": (13, 17),

@@ -249,5 +249,6 @@ def _restart(
             )
         )
     for limiter in limiters_in(store):
+        store.forget_places()  # limiters of different blocks do not disagree
         restart(limiter, limits.get(limiter, limiter.limits))
     store.forget_places()

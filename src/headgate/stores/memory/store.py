@@ -89,7 +89,7 @@ class MemoryStore:
         return former
 
     def forget_places(self) -> None:
-        """Forget where limiters were made: those of another clock disagree with no new one."""
+        """Forget where limiters were made, and with which limits."""
         self._written.clear()
 
     def forked(self) -> None:
