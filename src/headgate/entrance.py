@@ -217,7 +217,8 @@ class ExitLookup:
 
     def __get__(self, entrance: Entrance | None, kind: object = None) -> Block:
         block = (ClassBlock if entrance is None else Block)(entrance, self._leave)
-        enter = None if BLOCKS.enter is None else BLOCKS.enter()
+        loaded = BLOCKS.enter
+        enter = None if loaded is None else loaded()
         if enter is not None and enter.entrance is entrance:
             enter.block = ref(block)
         BLOCKS.enter = None

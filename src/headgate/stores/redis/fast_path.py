@@ -110,7 +110,7 @@ class FastPath:
         words = words_at_once(keys, declared.program, self.id, str(self._calls), request.text)
         try:
             reply = self._exchange_surely(server, words, timeout)
-            if str(reply).startswith("READONLY"):
+            if isinstance(reply, HiredisError) and str(reply).startswith("READONLY"):
                 self._close(server)  # the host name may lead to another server now
             grant = read_reply(reply, caller)
             if grant is not None and not self._of_parent:

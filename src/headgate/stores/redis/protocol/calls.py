@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Microseconds. The script reserves no moment further ahead.
 RESERVE_AHEAD = 50_000
+# Of a call with one acquire of a session without waiters: see `Command.words`.
+AT_ONCE = str(KNOWN), "0", "0", str(RESERVE_AHEAD), "acquire"
 
 
 class Acquire(Protocol):
@@ -53,8 +55,8 @@ def words_at_once(
     command.
     """
     return (
-        *(str(len(keys)), *keys, program, session_id, number, str(KNOWN), "0", "0"),
-        *(str(RESERVE_AHEAD), "acquire", number, "1", "-1", "-1", asked),
+        *(str(len(keys)), *keys, program, session_id, number, *AT_ONCE),
+        *(number, "1", "-1", "-1", asked),
     )
 
 
