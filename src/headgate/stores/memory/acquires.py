@@ -81,7 +81,7 @@ class Acquires:
         The task has its permit, or its wait continues in the gate's queue.
         """
         if not isinstance(result, MigratedWaiter):
-            self._state.waiting.forget_marker(future)
+            self._state.waiting.forget_marker(result)
             return
         try:
             self._state.waiting.local.migrated.pop(id(future), None)

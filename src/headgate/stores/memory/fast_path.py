@@ -152,7 +152,7 @@ def build_pooled_wait(
                 if pool or slots.used < slots.capacity or gate.rules is not rules:
                     queue.advance()
                 result = await future
-                if starting and starting[0] is future:
+                if starting and starting[0] is result:
                     starting.popleft()
                     return
             except BaseException:
@@ -188,28 +188,28 @@ def build_pooled_leave(queue: Acquires, waiters: WaitQueue, lock: Lock) -> Calla
 
     def pass_to_first() -> bool:
         """Without the lock, to a task of this very loop."""
-        here, future = _get_running_loop(), None
+        here, marker, future = _get_running_loop(), object(), None
         try:
             while futures:
                 first = futures[0]
                 if first.get_loop() is not here:
                     return False
-                future = first  # an interrupt after the next step loses its result
+                future = futures[0]  # an interrupt after the next step loses its result
                 future = popleft()
                 if future is not first and future.get_loop() is not here:
                     futures.appendleft(future)  # another thread was faster
                     return False
                 if not future.done():  # its task has not given up
-                    starting.append(future)
+                    starting.append(marker)
                     mine, future = future, None
-                    mine.set_result(None)
+                    mine.set_result(marker)
                     return True
         except IndexError:  # another thread was faster
             return False
         except BaseException:
             if future is not None:
                 futures.appendleft(future)
-                waiters.forget_marker(future)
+                waiters.forget_marker(marker)
                 append(None)
                 queue.advance()
             raise

@@ -63,8 +63,7 @@ class WaitQueue:
         self.gate = Gate(declared.rules(), clock.now())
         self.holders = Holders(self.gate)
         self.local = LocalWaiters(self.gate)
-        # A marker of each task that was granted its permit and has not run yet, in their order. The
-        # marker of a local waiter is its future.
+        # A marker of each task that was granted its permit and has not run yet, in their order.
         self.starting: deque[object] = deque()
         self.pooling = False  # whether a released permit stays in the pool
         self.first_epoch = 0  # of this process; acquires of an earlier one go on in the parent
@@ -263,9 +262,11 @@ class WaitQueue:
         if waiter is not None:
             self.undo(waiter)
             self.local.migrated.pop(id(future), None)
-        elif future in self.starting:
-            self.release_one()
-            self.starting.remove(future)
+        elif future.done() and not future.cancelled() and future.exception() is None:
+            marker = future.result()
+            if marker in self.starting:
+                self.release_one()
+                self.starting.remove(marker)
 
     def _take_back(self, waiter: Waiter) -> None:
         if waiter.grant is not None:

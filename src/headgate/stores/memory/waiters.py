@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headgate.request import Request
     from headgate.waiting import Waiting
 
-# Of local waiters. A result is None (granted), or the `MigratedWaiter` of the task.
+# Of local waiters. A result is a `starting` marker (granted), or the `MigratedWaiter` of the task.
 Futures = deque[Future[Any]]
 
 
