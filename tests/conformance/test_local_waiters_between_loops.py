@@ -217,6 +217,29 @@ def test_a_permit_on_its_way_to_a_loop_that_ends_comes_back(
     assert_all_free(limiter)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed")
+def test_a_permit_on_its_way_to_a_task_comes_back_when_its_own_loop_is_dropped(name: str) -> None:
+    """F7, S7: a task has handed its permit to another task of its loop, which never runs again."""
+    limiter = limiter_of_one(name)
+
+    def hand_over_and_drop_the_loop() -> None:
+        loop = asyncio.SelectorEventLoop()
+
+        async def hand_over() -> None:
+            async with limiter:
+                loop.create_task(comes(limiter, [], "never"))
+                await asyncio.sleep(0)
+                loop.stop()
+
+        loop.create_task(hand_over())
+        loop.run_forever()
+
+    hand_over_and_drop_the_loop()
+    gc.collect()
+
+    assert_all_free(limiter)
+
+
 @LOOKS
 def test_a_waiter_of_a_closed_loop_gives_no_permit_back_twice(
     name: str, look: Callable[[Limiter], object]
