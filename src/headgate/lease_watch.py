@@ -199,7 +199,8 @@ class Noting:
 
     def __init__(self, queue: Issuer) -> None:
         self.name = queue.name
-        self.abandon, self.settle, self.change = queue.abandon, queue.settle, queue.change
+        self.owns, self.settle = queue.owns, queue.settle
+        self.abandon, self.change = queue.abandon, queue.change
         self._queue = queue
 
     @property

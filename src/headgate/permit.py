@@ -32,6 +32,9 @@ class Issuer(Protocol):
     def release(self, permit: Permit) -> None: ...
     async def arelease(self, permit: Permit) -> bool: ...
     def abandon(self, permit: Permit) -> None: ...
+    def owns(self, permit: Permit) -> bool:
+        """Whether this process acquired it. False in the child of a fork."""
+
     def settle(self, permit: Permit, extras: Units) -> None: ...
     def change(self, change: Change) -> None: ...
 
@@ -196,6 +199,8 @@ class Permit:
         """
         units = check_settlement(self._queue.declared, self._queue.name, actual)
         known = {**ONE_EACH, **self.units, **self._actual}
+        if not self._queue.owns(self):  # its own process may give the same back
+            units = {unit: max(amount, known.get(unit, 0)) for unit, amount in units.items()}
         extras = {unit: amount - known.get(unit, 0) for unit, amount in units.items()}
         self._actual = {**self._actual, **units}
         self._queue.settle(self, {unit: extra for unit, extra in extras.items() if extra})

@@ -19,7 +19,8 @@ async def main() -> None:
     more, less = await limiter.acquire(tokens=5), await limiter.acquire(tokens=5)
     if os.fork() == 0:
         more.settle(tokens=7)
-        less.settle(tokens=1)
+        for tokens in (1, 4):  # the second is less than the cost, too
+            less.settle(tokens=tokens)
         print("child", limiter.status().limits[0].left, flush=True)
         os._exit(0)
     os.wait()  # noqa: ASYNC222 - the parent stands still meanwhile

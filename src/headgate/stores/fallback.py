@@ -294,6 +294,9 @@ class OpenQueue:
     async def arelease(self, permit: Permit) -> bool:
         return False
 
+    def owns(self, permit: Permit) -> bool:
+        return True  # there is nothing to give back
+
     def settle(self, permit: Permit, extras: Units) -> None:
         """Nothing was charged."""
 

@@ -152,6 +152,9 @@ class MemoryQueue(Acquires):
     # A finalizer calls `abandon`, perhaps in the middle of this queue's own code.
     abandon = release
 
+    def owns(self, permit: Permit) -> bool:
+        return True  # a child of a fork has a state of its own
+
     def settle(self, permit: Permit, extras: Units) -> None:
         def charge() -> None:
             self._state.prepare(declares=False)

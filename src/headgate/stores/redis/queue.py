@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import unquote
 
-from headgate.changes import Drain, Pause, Resume, Update
+from headgate.changes import Drain, Pause, Reset, Resume, Update
 from headgate.errors import HeadgateError, MaxSleepExceededError, StoreError
 from headgate.gate.compile import Declaration, read_program
 from headgate.keys import title
@@ -133,7 +133,10 @@ class RedisQueue:
         await self.routing.session().ask(self._write(change, 0.0))
 
     def _write(self, change: Change, until: float) -> Operation:
-        """The operation of `change`. Most are worth sending `until` a moment."""
+        """Begin `change` in this process, and return its operation.
+
+        Most are worth sending `until` a moment. 0.0: only now.
+        """
         match change:
             case Update(declared, former):
                 self.check(declared)
@@ -143,9 +146,11 @@ class RedisQueue:
             case Resume():
                 self.threads.no_fast_path = 0.0
                 return operations.Resume(until=until)
+            case Reset():
+                return operations.Reset(until=until)
             case Drain(unit, left, limit, since):
                 return operations.Drain(unit, limit, left, since, until=until)
-        return operations.Reset(until=until)
+        raise TypeError(f"no change of a queue: {change!r}")
 
     def flush(self) -> None:
         if asyncio._get_running_loop() is not None:
@@ -277,9 +282,12 @@ class RedisQueue:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self.release, permit)
 
+    def owns(self, permit: Permit) -> bool:
+        home = permit.home
+        owner = home.client if isinstance(home, LoopSession) else cast("FastPath", home)
+        return owner.process == os.getpid()
+
     def settle(self, permit: Permit, extras: Units) -> None:
-        if not is_of_this_process(permit):  # its own process may give the same back
-            extras = {unit: extra for unit, extra in extras.items() if extra > 0}
         if extras:
             self.routing.send_home(permit, Settle(permit.t, cost_text(extras)))
 
@@ -287,7 +295,7 @@ class RedisQueue:
         """Whether this caller may give the permit back: once, not in the child of a fork."""
         if not permit.held:
             return False
-        ours = is_of_this_process(permit)
+        ours = self.owns(permit)
         if ours and permit.lost:
             log_lost(self.name, [permit])
         # The next line makes no call, so neither a thread nor a signal handler comes in between.
@@ -327,13 +335,6 @@ class Callback:
 
     def cancel(self) -> None:
         pass
-
-
-def is_of_this_process(permit: Permit) -> bool:
-    """False in the child of a fork, for a permit of its parent."""
-    home = permit.home
-    owner = home.client if isinstance(home, LoopSession) else cast("FastPath", home)
-    return owner.process == os.getpid()
 
 
 def release_of(permit: Permit) -> Release:

@@ -274,8 +274,7 @@ class LoopSession:
                 {"message": "headgate sends a call again", "exception": interrupt}
             )
         if traffic.failure is not None:
-            error, traffic.failure = traffic.failure, None
-            self.why = str(error)
+            self.why, traffic.failure = str(traffic.failure), None
             self._failed_offers += 1
             if traffic.owes:
                 self.client.availability.offers.add(self, self._failed_offers)
