@@ -46,6 +46,8 @@ def workers(places: dict[str, str]) -> Iterator[list[Program]]:
         "2",
         "--pool",
         "prefork",
+        "--prefetch-multiplier",
+        "1",  # by default the worker that is ready first may take all tasks of a test
         "--loglevel",
         "INFO",
     ]
