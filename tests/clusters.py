@@ -180,6 +180,12 @@ class Cluster:
         )  # WAIT is for the writes of its own connection
         assert master.admin.wait(1, 5000) == 1, "the replica does not follow"
 
+    def stop_copying(self, master: Node) -> None:
+        """Later writes are lost with `master`. Its replica stands still until it is resumed."""
+        self.copy(master)
+        self.replica_of(master).pause()
+        master.admin.client_kill_filter(_type="replica")
+
     def name_on(self, master: Node, stem: str) -> str:
         """A name that begins with `stem` and whose keys stand on `master`."""
         names = (f"{stem}-{number}" for number in range(SLOTS))
