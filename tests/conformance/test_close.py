@@ -12,6 +12,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -29,6 +30,7 @@ from headgate import (
 )
 from headgate.closing import Closing
 from headgate.forks import WAITING
+from headgate.limits import Limit
 from headgate.stores.memory.store import MemoryStore
 from tests.processes import finished
 from tests.servers import dead_port
@@ -300,21 +302,41 @@ async def test_a_permit_can_be_released_and_settled_after_the_close(world: World
     assert [limit.used for limit in (await limiter.astatus()).limits] == [0, 30]
 
 
+TOKENS = Rate(100, per=10_000_000, unit="tokens")  # none comes back within a test
+# Each request alone, as any call would carry an update to the server. Then the use and the limits
+# after it, where one permit for ten tokens was held.
+REQUESTS: dict[str, tuple[Callable[[Limiter, Permit], object], list[tuple[int, Limit]]]] = {
+    "release": (lambda _, permit: permit.release(), [(0, Concurrency(2)), (10, TOKENS)]),
+    "settlement": (lambda _, permit: permit.settle(tokens=30), [(1, Concurrency(2)), (30, TOKENS)]),
+    "update": (
+        lambda limiter, _: limiter.update(Concurrency(7), TOKENS),
+        [(1, Concurrency(7)), (10, TOKENS)],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REQUESTS)
 @pytest.mark.parametrize("store_kind", ["redis"])
 async def test_when_aclose_returns_the_server_has_all_earlier_requests(
-    store: str, name: str
+    store: str, name: str, what: str
 ) -> None:
-    """L6: a release, and an update."""
-    limiter, other = (Limiter(name, Concurrency(2), store=store) for _ in range(2))
-    async with limiter:
-        pass
-    limiter.update(Concurrency(7))
+    """L6: a thread asks as another process while the loop stands still, so the request cannot
+    arrive after the close.
+    """
+    request, found = REQUESTS[what]
+    elsewhere = f"{store}{'&' if '?' in store else '?'}socket_connect_timeout=7"
+    limiter, other = (
+        Limiter(name, Concurrency(2), TOKENS, store=place) for place in (store, elsewhere)
+    )
+    permit = await limiter.acquire(tokens=10)
+    request(limiter, permit)
 
     await soon(limiter.aclose())
+    with ThreadPoolExecutor() as threads:
+        status = threads.submit(other.status).result(long())
+    permit.release()
 
-    assert [(limit.used, limit.limit) for limit in (await other.astatus()).limits] == [
-        (0, Concurrency(7))
-    ]
+    assert [(limit.used, limit.limit) for limit in status.limits] == found
 
 
 async def test_aclose_without_a_server_is_a_store_error_and_the_limiter_is_closed(

@@ -15,27 +15,41 @@ from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.redis.session.delivery import Delivery
 from headgate.stores.redis.transport.client import Client
-from tests.faults.scene import holders_of
+from tests.faults.scene import elsewhere, holders_of
 from tests.servers import Server, dead_port
 from tests.world import long
 
 
-async def test_releases_have_arrived_when_aflush_returns(
+async def test_releases_a_settlement_and_an_update_have_arrived_when_aflush_returns(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L6: a task's own permit, one of a key, and one of a thread."""
-    limiter = Limiter(name, Concurrency(3), store=redis_url)
+    """L6: a task's own permit, one of a key, and one of a thread. A thread asks as another process
+    while the loop stands still, so nothing can arrive after the flush.
+    """
+    tokens = Rate(100, per=10_000_000, unit="tokens")  # none comes back within a test
+    limiter = Limiter(name, Concurrency(3), tokens, store=redis_url)
+    other = elsewhere(name, Concurrency(3), tokens, url=redis_url)
     permits = [
-        await limiter.acquire(),
+        await limiter.acquire(tokens=10),
         await limiter["k"].acquire(),
         await asyncio.to_thread(limiter.acquire_sync),
     ]
 
+    permits[0].settle(tokens=30)
     for permit in permits:
         permit.release()
     await limiter.aflush()
+    held = holders_of(admin, name), holders_of(admin, f"{name}:k")
+    limiter.update(Concurrency(7), tokens)  # alone, as any call would carry it to the server
+    await limiter.aflush()
+    with ThreadPoolExecutor() as threads:
+        status = threads.submit(other.status).result(long())
 
-    assert (holders_of(admin, name), holders_of(admin, f"{name}:k")) == (0, 0)
+    assert held == (0, 0)
+    assert [(limit.used, limit.limit) for limit in status.limits] == [
+        (0, Concurrency(7)),
+        (30, tokens),
+    ]
 
 
 def test_releases_have_arrived_when_flush_returns(name: str, redis_url: str, admin: Redis) -> None:
