@@ -26,12 +26,15 @@ from tests.servers import Server, dead_port
 FAR = 0.15  # seconds for each way to the server and back
 START = scaled(5.0)  # seconds for Python to start
 BOUND = scaled(shutdown.LONGEST) + portal.CLOSING + 1.0 + START  # 1.0: wait at a loop's end
-WHATS = ["update", "pause", "drain"]
-WHERES = ["main", "loop", "child", "exit"]
-SOME = [("update", "main"), ("pause", "exit")]
-ALL = [*((what, where) for what in WHATS for where in WHERES), ("pause", "cancelled")]
-OTHERS = [case for case in ALL if case not in SOME]
+STATEMENTS = ["update", "pause", "drain"]  # which a process can make without a permit
+OF_PERMITS = ["release", "settle"]
+WHERES = ["main", "loop", "child", "child of a forkserver", "exit"]
+SOME = [("update", "main"), ("pause", "exit"), ("settle", "loop")]
+ALONE = [*((what, where) for what in STATEMENTS for where in WHERES), ("pause", "cancelled")]
+HELD = [(what, where) for what in OF_PERMITS for where in [*WHERES, "cancelled"]]
+OTHERS = [case for case in ALONE + HELD if case not in SOME]
 CASES = [*SOME, *(pytest.param(*case, marks=pytest.mark.proof) for case in OTHERS)]
+LIMITS = Rate(100, per=10**6), Concurrency(2, lease=600)  # as of programs/last_words.py
 
 
 def run(*arguments: str) -> tuple[list[str], float]:
@@ -53,15 +56,17 @@ async def seen(limiter: Limiter, what: str) -> bool:
     if what == "pause":
         refusal = await limiter.atry_acquire()
         return not refusal and (refusal.retry_after or 0) > 3000
-    return (await limiter.astatus()).limits[0].left == {"update": 50, "drain": 12}[what]
+    rate, permits = (await limiter.astatus()).limits
+    left = {"update": 50, "drain": 12, "release": 99, "settle": 70}[what]
+    return (rate.left, permits.used) == (left, 0)
 
 
 @pytest.mark.parametrize(("what", "where"), CASES)
-async def test_the_last_requests_reach_a_far_server_that_does_not_know_the_library(
+async def test_the_last_requests_of_a_process_reach_a_far_server(
     name: str, own_server: Server, own_proxy: Proxy, own_admin: Redis, what: str, where: str
 ) -> None:
-    """L6: three round trips of 300 ms (the greeting, the refusal, the library) are shorter than the
-    end of a process may take.
+    """L6: each statement, and a release and a settlement of a permit. Three round trips of 300 ms
+    (the greeting, the refusal, the library) are shorter than the end of a process may take.
     """
     for way in (own_proxy.requests, own_proxy.replies, own_proxy.rest):
         way.delay = FAR
@@ -69,11 +74,11 @@ async def test_the_last_requests_reach_a_far_server_that_does_not_know_the_libra
     complaints, _ = await asyncio.to_thread(run, own_proxy.url, name, what, where)
 
     assert complaints == []
-    assert await seen(Limiter(name, Rate(100, per=10**6), store=own_server.url), what)
+    assert await seen(Limiter(name, *LIMITS, store=own_server.url), what)
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(("what", "where"), [*ALL, ("update", "blocked loop")])
+@pytest.mark.parametrize(("what", "where"), [*ALONE, ("update", "blocked loop")])
 def test_without_a_server_one_line_on_stderr_names_the_request_that_was_not_sent(
     name: str, what: str, where: str
 ) -> None:
@@ -155,16 +160,16 @@ async def test_a_server_that_comes_back_in_time_receives_the_last_requests(
     complaints, _ = await ends
 
     assert complaints == []
-    assert await seen(Limiter(name, Rate(100, per=10**6), store=own_server.url), "drain")
+    assert await seen(Limiter(name, *LIMITS, store=own_server.url), "drain")
 
 
 async def test_requests_behind_a_call_that_fails_are_sent_again(
     name: str, own_server: Server
 ) -> None:
     """L6: the server is gone for a moment, and requests from that time hold when it is back."""
-    limiter = Limiter(name, Rate(100, per=10**6), store=own_server.url)
+    limiter = Limiter(name, *LIMITS, store=own_server.url)
     own_server.kill()
-    limiter.update(Rate(50, per=10**6))  # on its way
+    limiter.update(Rate(50, per=10**6), LIMITS[1])  # on its way
     await asyncio.sleep(0)
     limiter.pause(3600)  # behind it
     limiter.drain(requests=12)
