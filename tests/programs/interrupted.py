@@ -2,8 +2,12 @@
 name, way, interrupts.
 
 Prints how many exceptions the handler has raised, how many have reached the caller, and how many
-Python has ignored in a finalizer. Then it lives on until its input ends: it would renew any permit
-that it still held.
+Python has ignored in a finalizer. The last number is of those raised before a block was entered,
+where the way is contended. Then it lives on until its input ends: it would renew any permit that it
+still held.
+
+Where it is contended, helper threads hold both permits most of the time, so that most exceptions
+arrive in a wait.
 """
 
 from __future__ import annotations
@@ -13,14 +17,18 @@ import gc
 import random
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from threading import Event
 from time import sleep
 
 from headgate import Concurrency, Limiter, Rate
 
 LEASE = 2.0
 SHORTEST, LONGEST = 0.0003, 0.004  # seconds from one interrupt to the next
+HELPERS = 3  # threads, where the way is contended
+HOLDS = 0.002  # seconds for which a helper holds a permit
 HANGS = 60.0  # seconds beyond its interrupts after which the program hangs
 
 
@@ -32,7 +40,7 @@ class Interrupts:
     """A timer whose handler raises, as long as the caller is ready for it."""
 
     def __init__(self, most: int) -> None:
-        self.raised = self.ignored = 0
+        self.raised = self.ignored = self.early = 0
         self.most = most
         self.armed = False
         signal.signal(signal.SIGALRM, self._raise)
@@ -41,6 +49,7 @@ class Interrupts:
     def _raise(self, number: int, frame: object) -> None:
         armed, self.armed = self.armed, False
         self.raised += armed
+        self.early += armed and contended.asks
         self.again()
         if armed:
             raise Interrupt
@@ -63,6 +72,41 @@ class Interrupts:
 def block(limiter: Limiter) -> None:
     with limiter:
         sleep(0.001)
+
+
+class Contended:
+    """`block`, and whether it has not been entered yet."""
+
+    asks = False
+
+    def __call__(self, limiter: Limiter) -> None:
+        self.asks = True
+        with limiter:
+            self.asks = False
+            sleep(0.0005)
+
+
+contended = Contended()
+
+
+@contextmanager
+def contention(limiter: Limiter, helpers: int) -> Iterator[None]:
+    """So many threads hold permits again and again. An error of one is raised here."""
+    over = Event()
+
+    def hold() -> None:
+        while not over.is_set():
+            with limiter:
+                sleep(HOLDS)
+
+    with ThreadPoolExecutor(max(helpers, 1)) as threads:
+        held = [threads.submit(hold) for _ in range(helpers)]
+        try:
+            yield
+        finally:
+            over.set()
+        for each in held:
+            each.result()
 
 
 def exit_stack(limiter: Limiter) -> None:
@@ -108,6 +152,7 @@ WAYS: dict[str, tuple[Callable[[Limiter], None], list[Rate | Concurrency]]] = {
     "try_acquire": (try_acquire, [Concurrency(5, lease=LEASE)]),
     "decorator": (decorated, [Concurrency(5, lease=LEASE)]),
     "status": (status, [Concurrency(5, lease=LEASE)]),
+    "contended": (contended, [Concurrency(2, lease=LEASE)]),
 }
 
 
@@ -117,19 +162,20 @@ def main(url: str, name: str, way: str, most: int) -> None:
     limiter.status()
     faulthandler.dump_traceback_later(HANGS + most * LONGEST, exit=True)
     interrupts, caught = Interrupts(most), 0
-    interrupts.again()
-    while interrupts.raised < most:
-        try:
-            while interrupts.raised < most:
-                interrupts.armed = True
-                visit(limiter)
-        except Interrupt:
-            caught += 1
-    interrupts.armed = False
+    with contention(limiter, HELPERS if visit is contended else 0):
+        interrupts.again()
+        while interrupts.raised < most:
+            try:
+                while interrupts.raised < most:
+                    interrupts.armed = True
+                    visit(limiter)
+            except Interrupt:
+                caught += 1
+        interrupts.armed = False
     faulthandler.cancel_dump_traceback_later()
     # ExitStack refers to an exception that comes while it leaves, and the exception to it.
     gc.collect()
-    print(interrupts.raised, caught, interrupts.ignored, flush=True)
+    print(interrupts.raised, caught, interrupts.ignored, interrupts.early, flush=True)
     sys.stdin.read()
 
 

@@ -15,6 +15,7 @@ WAYS = ["block", "acquire", "acquire_sync", "try_acquire", "decorator"]
 KINDS = [
     f"{limits}-{way}" for limits, way in product(["rate", "window", "concurrency", "both"], WAYS)
 ]
+CONTENDED = [f"contended-{way}" for way in WAYS if way != "try_acquire"]  # a try does not wait
 SHORT = [
     "rate-block",
     "concurrency-block",
@@ -44,10 +45,12 @@ def interrupted(how: str, which: str, interrupts: int, inside: float) -> tuple[i
         timeout=60 + interrupts / 50,
         check=True,
     )
-    raised, caught, ignored, leaks, peer, turns = map(int, done.stdout.split())
+    raised, caught, ignored, leaks, peer, turns, early = map(int, done.stdout.split())
     assert turns > 0
     assert ignored <= raised / 100  # of a finalizer, which Python lets raise nothing
-    return raised, caught + ignored, leaks - which.startswith(("concurrency", "both")), peer
+    assert which not in CONTENDED or early >= raised / 4  # most of these came in a wait
+    inside = which.startswith(("concurrency", "both", "contended"))  # the program itself
+    return raised, caught + ignored, leaks - inside, peer
 
 
 def few(peer: int) -> float:
@@ -62,6 +65,15 @@ def test_an_exception_of_a_signal_handler_reaches_the_caller_and_leaves_no_lock_
     """H1: each of 500 handlers' exceptions comes out, and the limiter can be used afterwards."""
     raised, arrived, leaks, peer = interrupted("alarm", which, 500, 0.001)
     assert raised == arrived == 500
+    assert leaks <= few(peer)
+
+
+def test_an_exception_of_a_signal_handler_in_a_wait_reaches_the_caller() -> None:
+    """H1: each of 300, most of them while helper threads hold both permits; then all can be
+    used.
+    """
+    raised, arrived, leaks, peer = interrupted("alarm", CONTENDED[0], 300, 0.0002)
+    assert raised == arrived == 300
     assert leaks <= few(peer)
 
 
@@ -88,5 +100,19 @@ def test_signal_handlers_that_raise_20000_times_lose_no_exception_and_few_permit
     threading.Semaphore.
     """
     raised, arrived, leaks, peer = interrupted("alarm", which, 20_000, 0.001)
+    assert raised == arrived == 20_000
+    assert leaks <= few(peer)
+
+
+@pytest.mark.proof
+def test_signal_handlers_that_raise_20000_times_in_waits_lose_no_exception_and_few_permits() -> (
+    None
+):
+    """H1: helper threads hold both permits most of the time; no more permits leak than of a
+    threading.Semaphore.
+    """
+    runs = [interrupted("alarm", which, 20_000 // len(CONTENDED), 0.0002) for which in CONTENDED]
+
+    raised, arrived, leaks, peer = map(sum, zip(*runs, strict=True))
     assert raised == arrived == 20_000
     assert leaks <= few(peer)
