@@ -166,13 +166,15 @@ def count_characters(request: Mapping[str, Any]) -> int:
         if isinstance(each, str):
             count += 0 if each.startswith("data:") else len(each)
         elif isinstance(each, dict):
-            todo += [
-                part
-                for word, part in each.items()
-                if word not in BLOBS and not isinstance(part, int)
-            ]
+            todo += texts_of(each)
         elif isinstance(each, list):
             todo += each
         elif isinstance(each, int):
             count += CHARACTERS_PER_TOKEN
     return count
+
+
+def texts_of(part: Mapping[str, Any]) -> list[Any]:
+    return [
+        value for word, value in part.items() if word not in BLOBS and not isinstance(value, int)
+    ]

@@ -77,7 +77,7 @@ class Lock:
             if torn:
                 self.repair()
             if self.deferred:
-                self._run_own_behind_others()
+                self._run_own()
             result = act(argument)
         except BaseException:
             if inside:  # Python runs nothing between here and the release
@@ -156,13 +156,7 @@ class Lock:
                 torn, self.state, inside = self.state, BUSY, True
                 if torn:
                     self.repair()
-                deferred = self.deferred
-                while deferred and deferred[0][0] is self:
-                    act = deferred[0][1]
-                    act()
-                    del deferred[0]
-                if deferred:
-                    self._run_own_behind_others()
+                self._run_own()
         except BaseException:
             if inside:
                 self.state = TORN
@@ -177,8 +171,13 @@ class Lock:
             self.release()
         return inside
 
-    def _run_own_behind_others(self) -> None:
-        """Run this queue's calls that stand behind those of other queues, which may be busy."""
+    def _run_own(self) -> None:
+        deferred = self.deferred
+        while deferred and deferred[0][0] is self:
+            act = deferred[0][1]
+            act()
+            del deferred[0]
+        # Others stand behind the calls of other queues, which may be busy.
         for entry in iter(self._first, None):
             act = entry[1]
             act()

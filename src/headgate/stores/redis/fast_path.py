@@ -78,7 +78,8 @@ class FastPath:
         self._busy = True
         try:
             server = self._topology.where(queue.key)
-            permit = None if server is None else self._ask(server, queue, request)
+            timeout = REPLY_TIMEOUT if request.max_sleep is None else SILENCE
+            permit = None if server is None else self._ask(server, queue, request, timeout)
         finally:
             self._busy = False
         if self._of_parent:
@@ -97,8 +98,10 @@ class FastPath:
             connection.close()
         self._opened.put(None)
 
-    def _ask(self, server: Endpoint, queue: Asking, request: Request) -> Permit | None:
-        start, timeout = monotonic(), REPLY_TIMEOUT if request.max_sleep is None else SILENCE
+    def _ask(
+        self, server: Endpoint, queue: Asking, request: Request, timeout: float
+    ) -> Permit | None:
+        start = monotonic()
         if server not in self._connections and not self._open(server, timeout):
             return None
         self._calls += 1
@@ -110,8 +113,6 @@ class FastPath:
         words = words_at_once(keys, declared.program, self.id, str(self._calls), request.text)
         try:
             reply = self._exchange_surely(server, words, timeout)
-            if isinstance(reply, HiredisError) and str(reply).startswith("READONLY"):
-                self._close(server)  # the host name may lead to another server now
             grant = read_reply(reply, caller)
             if grant is not None and not self._of_parent:
                 waited = monotonic() - start
@@ -120,14 +121,20 @@ class FastPath:
                     queue.hold(permit, declared.lease)
             return permit
         except BaseException as lost:
-            if permit is not None:
-                permit.held = False
-            self._close(server)
-            if not self._of_parent:
-                queue.cancel_uncertain(caller)
+            self._give_up(server, queue, caller, permit)
             if not is_ours(lost):
                 raise
             return None
+
+    def _give_up(
+        self, server: Endpoint, queue: Asking, caller: Caller, permit: Permit | None
+    ) -> None:
+        """The server may have granted the acquire, or grant it later."""
+        if permit is not None:
+            permit.held = False
+        self._close(server)
+        if not self._of_parent:
+            queue.cancel_uncertain(caller)
 
     def _exchange_surely(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
         """Send a call, and send it once more, byte for byte, if the reply was lost.
@@ -154,6 +161,8 @@ class FastPath:
         # Only this path uses the script, so it gives the text to a server without functions.
         if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
             reply = connection.exchange(pack(("EVAL", fast.text, *words)), timeout)
+        if isinstance(reply, HiredisError) and str(reply).startswith("READONLY"):
+            self._close(server)  # the host name may lead to another server now
         return reply
 
     def _open(self, server: Endpoint, timeout: float) -> bool:

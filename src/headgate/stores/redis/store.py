@@ -169,20 +169,13 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
     if loop is asyncio.get_running_loop():
         await flush_queues(queues)
         return True
-    tasks: list[asyncio.Task[Exception | None]] = []
-    with suppress(RuntimeError):  # the loop was closed just now
-        loop.call_soon_threadsafe(
-            lambda: tasks.append(begun(flush_elsewhere(queues), "headgate-flush"))
-        )
+    tasks = begin_flush(loop, queues)
     deadline = None  # set when a stopped loop is seen: this loop may have been blocked before
     while not loop.is_closed():
-        done = bool(tasks) and tasks[0].done()
-        if done and not tasks[0].cancelled():
-            if trouble := tasks[0].result():
-                raise trouble
+        if has_ended(tasks):
             return True
         # A cancelled task means that the loop is closing.
-        if loop.is_running() and not done:
+        if loop.is_running() and not (tasks and tasks[0].cancelled()):
             deadline = None
         elif deadline is None:
             deadline = monotonic() + CLOSING_TIMEOUT
@@ -195,6 +188,27 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
     for task in tasks:
         stop(task)
     return False
+
+
+def begin_flush(
+    loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]
+) -> list[asyncio.Task[Exception | None]]:
+    """Return a list that has the task of the flush when it has begun."""
+    tasks: list[asyncio.Task[Exception | None]] = []
+    with suppress(RuntimeError):  # the loop was closed just now
+        loop.call_soon_threadsafe(
+            lambda: tasks.append(begun(flush_elsewhere(queues), "headgate-flush"))
+        )
+    return tasks
+
+
+def has_ended(tasks: list[asyncio.Task[Exception | None]]) -> bool:
+    """Whether the flush has ended and was not cancelled. Raises its error."""
+    if not tasks or not tasks[0].done() or tasks[0].cancelled():
+        return False
+    if trouble := tasks[0].result():
+        raise trouble
+    return True
 
 
 def retire(clients: dict[asyncio.AbstractEventLoop, Client]) -> None:

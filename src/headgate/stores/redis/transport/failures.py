@@ -44,6 +44,15 @@ class NotThereError(RedisError):
     """A server cannot be reached. The text is headgate's own and holds no secret."""
 
 
+REASONS: dict[type[BaseException], Reason] = {
+    AuthenticationError: "password",
+    ssl.SSLError: "tls",
+    gaierror: "unresolvable",
+    TimeoutError: "timeout",
+    redis.exceptions.TimeoutError: "timeout",
+    ResponseError: "reply",
+    redis.exceptions.InvalidResponse: "reply",
+}
 # When a chain has several kinds, the error names the first of these. The user can act on it.
 FIRST: tuple[Reason, ...] = ("password", "tls", "unresolvable", "refused", "timeout", "reply")
 
@@ -54,20 +63,17 @@ def reason_of(lost: BaseException) -> Reason:
 
 
 def kind_of(lost: BaseException) -> Reason | None:
-    if isinstance(lost, AuthenticationError) or wants_login(f"{lost}"):
+    if wants_login(f"{lost}"):
         return "password"
-    if isinstance(lost, ssl.SSLError):
-        return "tls"
-    if isinstance(lost, gaierror):
-        return "unresolvable"
+    for kind, reason in REASONS.items():
+        if isinstance(lost, kind):
+            return reason
     if isinstance(lost, OSError):
         # asyncio joins the errors of all addresses of a host into one text.
         numbers = {int(number) for number in re.findall(r"\[Errno (\d+)]", f"{lost}")}
         if (numbers or {lost.errno or 0}) <= {ECONNREFUSED, ENOENT}:
             return "refused"
-    if isinstance(lost, (TimeoutError, redis.exceptions.TimeoutError)):
-        return "timeout"
-    return "reply" if isinstance(lost, (ResponseError, redis.exceptions.InvalidResponse)) else None
+    return None
 
 
 def wants_login(refusal: str) -> bool:

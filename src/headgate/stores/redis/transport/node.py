@@ -92,6 +92,11 @@ class Call(NamedTuple):
     # It carries the text of its script (EVAL).
     by_text: bool = False
 
+    @property
+    def may_lack_keys(self) -> bool:
+        """Whether the server to which its slot moves may lack keys of it."""
+        return self.there is not None and not self.keys_created
+
     def server(self, topology: Topology) -> Endpoint | None:
         """The server that gets it, as far as is known."""
         return self.there or topology.where(self.sender.key)
@@ -354,12 +359,8 @@ class Node:
 
         A server that has become a replica is left in any case: its address may lead to another one.
         """
-        if (
-            refusal.startswith("TRYAGAIN")
-            and call.there is not None
-            and not call.keys_created
-            and self.client.topology.functions
-        ):
+        lacks_keys = refusal.startswith("TRYAGAIN") and call.may_lack_keys
+        if lacks_keys and self.client.topology.functions:
             self._create_keys(call)
             return
         reconnection, demoted = self.client.reconnection, refusal.startswith("READONLY")

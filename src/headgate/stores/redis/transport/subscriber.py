@@ -277,11 +277,7 @@ class Subscriber:
 
     def _refused(self, refusal: str) -> None:
         if self._sharded and refusal.startswith("MOVED "):
-            slot = int(refusal.split()[1])
-            moved = {key for key in self.keys if slot_of(key) == slot}
-            self.keys -= moved  # The next call of each name finds its new server.
-            for key in moved:
-                self._channels.pop(self._channel(key), None)
+            self._forget_slot(int(refusal.split()[1]))
         elif self._sharded and (
             is_denied("SSUBSCRIBE", refusal) or is_unknown("SSUBSCRIBE", refusal)
         ):
@@ -289,6 +285,13 @@ class Subscriber:
         # Without SUBSCRIBE, sharded channels are enough, except while a slot moves.
         elif not (self._sharded and is_denied("SUBSCRIBE", refusal)):
             raise ResponseError(refusal)
+
+    def _forget_slot(self, slot: int) -> None:
+        """The slot has moved. The next call of each of its names finds the new server."""
+        moved = {key for key in self.keys if slot_of(key) == slot}
+        self.keys -= moved
+        for key in moved:
+            self._channels.pop(self._channel(key), None)
 
 
 def finished(future: asyncio.Future[None]) -> None:

@@ -7,7 +7,7 @@ module only reads its attributes, and sends nothing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
@@ -91,19 +91,22 @@ def check_parameters(query: str, scheme: str) -> None:
     )
     known = names | POOLED
     of_sentinels = {f"sentinel_{name}" for name in known} if sentinel else set()
+    more = TLS if secure else ""
+    if sentinel:
+        more += ", and each with sentinel_ before it for the Sentinels"
     for name, _ in parse_qsl(query, keep_blank_values=True):
         if name not in known | of_sentinels:
             near = get_close_matches(name, [*PARAMETERS, *(names | of_sentinels)], 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            plain = name.startswith("ssl_") and not secure
-            tls = "begin the URL with rediss for TLS; " if plain else ""
-            more = TLS if secure else ""
-            if sentinel:
-                more += ", and each with sentinel_ before it for the Sentinels"
             raise ValueError(
                 f"store='{scheme}://...' has the parameter {show(name)}, which headgate does not "
-                f"know; {hint}{tls}it knows {', '.join(PARAMETERS)}{more}."
+                f"know; {advice(name, near, secure)}it knows {', '.join(PARAMETERS)}{more}."
             )
+
+
+def advice(name: str, near: list[str], secure: bool) -> str:
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    plain = name.startswith("ssl_") and not secure
+    return hint + ("begin the URL with rediss for TLS; " if plain else "")
 
 
 def of_server(where: str) -> Standalone:
@@ -237,22 +240,23 @@ def of_sentinel_pool(pool: Any) -> Sentinel:
 def endpoint_like(connection_class: type[Any], settings: Mapping[str, Any]) -> Endpoint:
     kind = kind_of(connection_class)
     known = settings_of(kind)
-    lost = [
-        name
-        for name, value in settings.items()
-        if value and name.startswith("ssl_") and name not in known
-    ]
-    # To drop a certificate check of the client silently would be unsafe.
-    if lost and kind is SSLConnection:
-        raise TypeError(
-            f"store= got a client with {', '.join(sorted(lost))}, which redis-py's asyncio "
-            "connections do not have: give headgate a rediss:// URL, or a client without."
-        )
+    if kind is SSLConnection:
+        refuse_lost_checks([name for name, value in settings.items() if value], known)
     kept = {name: value for name, value in settings.items() if name in known}
     if connection_class.__module__.startswith("valkey") and not kept.get("ssl_check_hostname"):
         # False is the default of valkey-py, not the user's choice: headgate checks host names.
         kept.pop("ssl_check_hostname", None)
     return Endpoint(kind, kept)
+
+
+def refuse_lost_checks(used: list[str], known: Container[str]) -> None:
+    """To drop a certificate check of the client silently would be unsafe."""
+    lost = sorted(name for name in used if name.startswith("ssl_") and name not in known)
+    if lost:
+        raise TypeError(
+            f"store= got a client with {', '.join(lost)}, which redis-py's asyncio connections do "
+            "not have: give headgate a rediss:// URL, or a client without."
+        )
 
 
 def kind_of(connection_class: type[Any]) -> type[AbstractConnection]:
