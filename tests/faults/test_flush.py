@@ -75,7 +75,7 @@ def test_flush_returns_if_a_loop_closes_before_the_flush_task_is_made(
         def call_soon_threadsafe(
             self, callback: Callable[..., object], *args: Any, context: Any = None
         ) -> Any:
-            if "flush_in" in callback.__qualname__:
+            if "begin_flush" in callback.__qualname__:
                 asked.set()
                 return None
             return super().call_soon_threadsafe(callback, *args, context=context)
@@ -133,7 +133,7 @@ def test_a_flush_task_that_is_cancelled_before_its_first_step_leaves_no_warning(
         def call_soon_threadsafe(
             self, callback: Callable[..., object], *args: Any, context: Any = None
         ) -> Any:
-            if "flush_in" in callback.__qualname__:
+            if "begin_flush" in callback.__qualname__:
                 asked.set()
             return super().call_soon_threadsafe(callback, *args, context=context)
 

@@ -27,7 +27,7 @@ class Interrupt(Exception):
 
 STEPS = {
     "made": (next_call, "write_requests"),
-    "packed": (node, "packed"),
+    "packed": (node, "pack"),
     "written": (Connection, "send"),
     "kept for a connection": (Reconnection, "add_unrouted"),
 }

@@ -7,13 +7,10 @@ Nothing hangs, no exception is lost, and no permit outlives its lease.
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
-from hiredis import pack_command
 
 from headgate import Limiter
-from headgate.stores.redis.transport.connection import packed
 from tests.processes import running
 from tests.programs.interrupted import WAYS
 from tests.programs.reentrant import CALLS
@@ -94,13 +91,3 @@ def test_handlers_and_finalizers_can_make_2_000_calls_of_each_method_from_each_p
     name: str, redis_url: str, place: str, by: str, call: str
 ) -> None:
     assert_answered(redis_url, name, place, by, call, EACH)
-
-
-def test_commands_travel_as_hiredis_writes_them() -> None:
-    """Numbers go as texts, because hiredis crashes when a signal handler raises while it writes a
-    number.
-    """
-    chance, words = random.Random(14), ["", "é", "a b\r\n", b"\x00\xff", 0, -1, 2**60]
-    for _ in range(200):
-        command = chance.choices(words, k=chance.randrange(1, 9))
-        assert packed(*command) == pack_command(tuple(command))

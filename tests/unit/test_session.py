@@ -99,7 +99,7 @@ class Talk:
     def call(self) -> list[str]:
         """The words of the next call, from the statement about the limits on."""
         assert self.state is SCHEDULED
-        return [str(word) for word in self.session.next_call.make(True, self.now).words]
+        return list(self.session.next_call.make(True, self.now).words)
 
     def reply(self, verdict: str) -> None:
         """The server replies to the call in flight."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headgate.stores.redis.protocol.operations import KNOWN, GivingBack, Operation
@@ -27,33 +27,40 @@ class Acquire(Protocol):
 
 
 class Command(NamedTuple):
+    """A call. Its words are texts: hiredis crashes when a signal handler raises while it converts a
+    number.
+    """
+
     script: Script
     keys: tuple[str, ...]
     program: str
     session_id: str
     number: int
     how: int  # the statement about the limits: KNOWN to OFFERED
-    received: str | int  # the beginning of the last reply received, or 0
+    received: str  # the beginning of the last reply received, or "0"
     waits: bool
     notified: bool  # by this server
-    requests: tuple[Any, ...]
+    requests: tuple[str, ...]
     # It may free capacity elsewhere: notifications are published before the reply.
     for_others: bool = False
 
     @property
-    def words(self) -> tuple[Any, ...]:
+    def words(self) -> tuple[str, ...]:
         return (
-            *(len(self.keys), *self.keys, self.program, self.session_id, self.number, self.how),
-            *(self.received, self.waits + 2 * self.notified, RESERVE_AHEAD, *self.requests),
+            *(str(len(self.keys)), *self.keys, self.program, self.session_id, str(self.number)),
+            *(str(self.how), self.received, str(self.waits + 2 * self.notified)),
+            *(str(RESERVE_AHEAD), *self.requests),
         )
+
+
+# Each call has one: this is twice as fast as the constructor.
+new_command: Callable[[tuple[Any, ...]], Command] = partial(tuple.__new__, Command)
 
 
 def words_at_once(
     keys: tuple[str, ...], program: str, session_id: str, number: str, asked: str
 ) -> tuple[str, ...]:
-    """The `Command.words` of one acquire under KNOWN limits, as texts: the hot path makes no
-    command.
-    """
+    """The `Command.words` of one acquire under KNOWN limits: the hot path makes no command."""
     return (
         *(str(len(keys)), *keys, program, session_id, number, *AT_ONCE),
         *(number, "1", "-1", "-1", asked),
@@ -70,17 +77,14 @@ def keys_with(key: str, log: bool) -> tuple[str, ...]:
     return (key, f"{key}:who", f"{key}:log") if log else (key, f"{key}:who")
 
 
-def write_requests(operations: Sequence[Operation], acquires: Sequence[Acquire]) -> tuple[Any, ...]:
-    words: list[Any] = []
-    if operations:
-        write_operations(operations, words)
-    if acquires:
-        write_acquires(acquires, words)
-    return tuple(words)
+def write_requests(operations: Sequence[Operation], acquires: Sequence[Acquire]) -> tuple[str, ...]:
+    words = write_acquires(acquires)
+    return (*write_operations(operations), *words) if operations else tuple(words)
 
 
-def write_operations(operations: Sequence[Operation], words: list[Any]) -> None:
+def write_operations(operations: Sequence[Operation]) -> Iterable[str]:
     """Alike neighbours are one request."""
+    words: list[Any] = []
     index = 0
     while index < len(operations):
         first, count = operations[index], 1
@@ -90,10 +94,12 @@ def write_operations(operations: Sequence[Operation], words: list[Any]) -> None:
         else:
             words += first.words
         index += count
+    return map(str, words)
 
 
-def write_acquires(acquires: Sequence[Acquire], words: list[Any]) -> None:
+def write_acquires(acquires: Sequence[Acquire]) -> list[str]:
     """Alike neighbours are one request."""
+    words: list[str] = []
     index = 0
     while index < len(acquires):
         first, start = acquires[index], index
@@ -105,7 +111,9 @@ def write_acquires(acquires: Sequence[Acquire], words: list[Any]) -> None:
             and asks_alike(acquires[index].request, first.request)
         ):
             index += 1
-        words += ("acquire", first.number, index - start, *write_request(first.request))
+        count = str(index - start)
+        words += ("acquire", str(first.number), count, *write_request(first.request))
+    return words
 
 
 def asks_alike(request: Request, first: Request) -> bool:
@@ -118,7 +126,7 @@ def asks_alike(request: Request, first: Request) -> bool:
     )
 
 
-def write_request(request: Request) -> tuple[Any, ...]:
-    max_sleep = -1 if request.max_sleep is None else request.max_sleep
-    max_waiters = -1 if request.max_waiters is None else request.max_waiters
+def write_request(request: Request) -> tuple[str, str, str]:
+    max_sleep = "-1" if request.max_sleep is None else str(request.max_sleep)
+    max_waiters = "-1" if request.max_waiters is None else str(request.max_waiters)
     return max_sleep, max_waiters, request.text

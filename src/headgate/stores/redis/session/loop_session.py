@@ -103,11 +103,12 @@ class LoopSession:
             self._schedule()
             if request.max_sleep is not None:
                 self._set_timer()
-            grant = await (
-                cast("Future[Grant]", pending.future)
+            outcome: Any = (
+                pending.future
                 if on_wait is None
                 else await_grant(pending, on_wait, self.queue.name)
             )
+            grant = await outcome
             self.machine.end(pending)
             return grant, pending
         except BaseException:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headgate.stores.redis.protocol.calls import Command, keys_of, write_requests
+from headgate.stores.redis.protocol.calls import keys_of, new_command, write_requests
 from headgate.stores.redis.protocol.operations import Leave
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.session.traffic import IN_FLIGHT, Sent
+from headgate.stores.redis.session.traffic import IN_FLIGHT, new_sent
 
 if TYPE_CHECKING:
     from headgate.stores.redis.limit_sync import LimitSync
+    from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.protocol.operations import Operation
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.batching import Batching
     from headgate.stores.redis.session.local_handoff import LocalHandoff
     from headgate.stores.redis.session.numbering import Numbering
     from headgate.stores.redis.session.recovery import Recovery
-    from headgate.stores.redis.session.traffic import Traffic
+    from headgate.stores.redis.session.traffic import Sent, Traffic
 
 
 class NextCall:
@@ -51,18 +52,16 @@ class NextCall:
         return traffic.sent.command
 
     def _make_new(self, notified: bool, now: float) -> Sent:
-        self._numbering.call += 1
-        acquires, operations = self._load()
+        traffic, numbering = self._traffic, self._numbering
+        numbering.call += 1
+        acquires, operations = (
+            ([], [Leave(numbering.session_id)]) if traffic.leaving else traffic.load()
+        )
         try:
             return self._compose(acquires, operations, notified, now)
         except BaseException:
-            self._traffic.put_back(acquires, operations)
+            traffic.put_back(acquires, operations)
             raise
-
-    def _load(self) -> tuple[list[PendingAcquire], list[Operation]]:
-        if self._traffic.leaving:
-            return [], [Leave(self._numbering.session_id)]
-        return self._traffic.load()
 
     def _compose(
         self,
@@ -79,23 +78,21 @@ class NextCall:
             and len(acquires) == 1
             and not (operations or waits or how or self._recovery.doubts)
         )
-        command = Command(
-            library().whole if acquires else library().back,
-            keys_of(self._key, declared, how),
-            declared.program,
-            numbering.session_id,
-            numbering.call,
-            how,
-            self._recovery.last_reply(waits, now),
-            waits,
-            notified,
-            write_requests(operations, acquires),
-            bool(operations) and not uncontended,
+        script = library().whole if acquires else library().back
+        keys = keys_of(self._key, declared, how)
+        received = self._recovery.last_reply(waits, now)
+        requests = write_requests(operations, acquires)
+        for_others = bool(operations) and not uncontended
+        command = new_command(
+            (
+                *(script, keys, declared.program, numbering.session_id, numbering.call, how),
+                *(received, waits, notified, requests, for_others),
+            )
         )
         ahead, outbox_grants = self._handoff.count_ahead(), self._handoff.outbox_grants
         for pending in acquires:
             pending.session_id, pending.last = numbering.session_id, acquires[-1].number
             self._traffic.waiting[pending.number] = pending
-        return Sent(
-            *(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
+        return new_sent(
+            (command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
         )

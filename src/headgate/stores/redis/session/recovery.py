@@ -49,15 +49,15 @@ class Recovery:
             self.doubts = True
             self._traffic.schedule()
 
-    def last_reply(self, waits: bool, now: float) -> str | int:
+    def last_reply(self, waits: bool, now: float) -> str:
         """The beginning of the last reply received, which the server compares with its record.
 
-        0: there was none, or the server may have forgotten it.
+        "0": there was none, or the server may have forgotten it.
         """
         last = self._last_reply
         tells = waits or self.doubts or last.silence(now) < KEEP
         self.doubts = False
-        return f"{last.number} ok {last.server}" if last.number and tells else 0
+        return f"{last.number} ok {last.server}" if last.number and tells else "0"
 
     def _lasting(self) -> float:
         """Seconds after a call for which the server may hold something for us."""

@@ -7,7 +7,7 @@ through redis-py's own reader costs a quarter more (benchmarks, bucket-turn).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -96,17 +96,8 @@ class Connection(asyncio.Protocol):
         hang_up(self._writer, self._loop)
 
 
-def packed(*words: Any) -> bytes:
-    """Encode a command.
-
-    Numbers become texts here: hiredis crashes when a signal handler raises while it converts one.
-    """
-    return pack([str(word) if type(word) is int else word for word in words])
-
-
-def pack(texts: Iterable[Any]) -> bytes:
-    """Encode a command that has no numbers."""
-    words: Any = tuple(texts)
+def pack(words: Any) -> bytes:
+    """Encode a command. `words` is a tuple without numbers: see `Command`."""
     command: bytes = pack_command(words)
     return command
 

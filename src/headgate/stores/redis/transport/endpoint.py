@@ -102,7 +102,7 @@ class Endpoint:
         if self._settings.get("socket_connect_timeout") is None:
             self._settings["socket_connect_timeout"] = CONNECT_TIMEOUT
         if self._settings.get("db"):
-            # hiredis can crash when it converts a number itself: see `packed` in connection.py.
+            # hiredis can crash when it converts a number itself: see `Command` in calls.py.
             self._settings["db"] = str(self._settings["db"])
 
     @property

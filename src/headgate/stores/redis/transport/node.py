@@ -16,7 +16,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from headgate.stores.redis.protocol.calls import Command
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, packed
+from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, pack
 from headgate.stores.redis.transport.endpoint import (
     A_SENTINEL,
     is_denied,
@@ -45,8 +45,8 @@ NOT_NOW = (*UNREADY, "CLUSTERDOWN", "TRYAGAIN", "READONLY")
 MISSING = ("NOSCRIPT", "ERR Function not found")
 # A name ignores these contents of its keys: see prelude.lua. They live for a minute, or as long as
 # the name.
-PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
-MINUTE = 60_000  # milliseconds
+PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", "0", "-"), ("ZADD", "inf", "end")
+MINUTE = "60000"  # milliseconds
 # A Cluster redirects with these words: the kind, the slot, the host and the port.
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 
@@ -219,7 +219,8 @@ class Node:
         # These calls and callbacks get the next replies, in the order of the commands.
         self.calls: deque[Call | Callable[[Any], None]] = deque()
         self.client = client
-        # Until this time calls use scripts, because the library could not be loaded just now.
+        # Until this time calls use scripts, because the library could not be loaded just now. 0:
+        # it was loaded each time.
         self._scripts_until = 0.0
         self.postponed = Postponed(self)
         # These scripts, or the library, are being loaded. A call that needs one comes behind.
@@ -272,16 +273,17 @@ class Node:
         """Send no PING if the ACL refuses it: each refusal would add a line of the ACL LOG."""
         self._may_ping = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
 
-    def send(self, receiver: Call | Callable[[Any], None], *words: Any) -> None:
+    def send(self, receiver: Call | Callable[[Any], None], *words: str | bytes) -> None:
         """Send a command. `receiver` gets the reply."""
-        command = packed(*words)
+        command = pack(words)
         self.sending = True
         self.calls.append(receiver)
         self.connection.send(command)
         self.sending = False
 
     def _by_function(self) -> bool:
-        return self.client.topology.functions and self.client.loop.time() >= self._scripts_until
+        over = not self._scripts_until or self.client.loop.time() >= self._scripts_until
+        return over and self.client.topology.functions
 
     def _begin_watch(self) -> None:
         self._watch = self.client.loop.call_later(REPLY_TIMEOUT, self._look_at_calls)

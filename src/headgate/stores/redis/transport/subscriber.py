@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hiredis import HiredisError
 from redis.exceptions import ResponseError
 
-from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, packed
+from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, pack
 from headgate.stores.redis.transport.endpoint import is_denied, is_unknown
 from headgate.stores.redis.transport.tasks import begun, pause, stop, trouble_of
 from headgate.stores.redis.transport.topology import slot_of
@@ -157,7 +157,7 @@ class Subscriber:
             channel = self._channel(key)
             if self._sharded and channel in self._channels and self._connection is not None:
                 del self._channels[channel]
-                self._connection.send(packed("SUNSUBSCRIBE", channel))
+                self._connection.send(pack(("SUNSUBSCRIBE", channel)))
 
     def watch(self) -> None:
         """Keep the connection open, and check that the server answers."""
@@ -204,7 +204,7 @@ class Subscriber:
         if self._asked is None:
             self._asked = self._client.loop.time()
         self._channels.setdefault(channel, False)
-        connection.send(packed("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", channel))
+        connection.send(pack(("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", channel)))
 
     async def _run(self) -> None:
         """Keep a connection open until it is lost while no session waits."""
@@ -229,7 +229,7 @@ class Subscriber:
         )
         try:
             if self._sharded:
-                opened.send(packed("SUBSCRIBE", self._client_channel))
+                opened.send(pack(("SUBSCRIBE", self._client_channel)))
             for channel in list(map(self._channel, self.keys)):
                 if channel not in self._channels:
                     self._subscribe(opened, channel)
