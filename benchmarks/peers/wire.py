@@ -45,12 +45,12 @@ class Talk:
             future.set_exception(error)
 
     def ask(self, *words: Any) -> asyncio.Future[Any]:
-        from headgate.stores.redis.transport.connection import packed
+        from headgate.stores.redis.transport.connection import pack
 
         assert self._wire is not None, "opened before"
         future = asyncio.get_running_loop().create_future()
         self._asked.append(future)
-        self._wire.send(packed(*words))
+        self._wire.send(pack(words))
         return future
 
     async def close(self) -> None:
