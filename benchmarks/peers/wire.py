@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from hiredis import pack_command
 from redis.asyncio.connection import Connection, parse_url
 
 from benchmarks.peers.bare import PER_TOKEN, SCRIPT, EmptyError
@@ -45,12 +46,10 @@ class Talk:
             future.set_exception(error)
 
     def ask(self, *words: Any) -> asyncio.Future[Any]:
-        from headgate.stores.redis.transport.connection import pack
-
         assert self._wire is not None, "opened before"
         future = asyncio.get_running_loop().create_future()
         self._asked.append(future)
-        self._wire.send(pack(words))
+        self._wire.send(pack_command(words))
         return future
 
     async def close(self) -> None:

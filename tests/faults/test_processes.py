@@ -211,7 +211,7 @@ async def test_a_process_that_was_stopped_past_its_lease_knows_that_its_permit_i
     """S2, S4, S5, F13: kill -STOP, another caller takes over, kill -CONT: the first finds its
     permit lost and its fence lower.
     """
-    lease = scaled(3.0)  # the other caller keeps its permit, though the machine stalls
+    lease = scaled(3.0)  # `limiter` keeps its permit, though the machine stalls
     limit = Concurrency(1, lease=lease)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     await other.hears("acquire a", until="a asks")

@@ -166,7 +166,7 @@ def count_characters(request: Mapping[str, Any]) -> int:
         if isinstance(each, str):
             count += 0 if each.startswith("data:") else len(each)
         elif isinstance(each, dict):
-            todo += texts_of(each)
+            todo += parts_of(each)
         elif isinstance(each, list):
             todo += each
         elif isinstance(each, int):
@@ -174,7 +174,8 @@ def count_characters(request: Mapping[str, Any]) -> int:
     return count
 
 
-def texts_of(part: Mapping[str, Any]) -> list[Any]:
+def parts_of(part: Mapping[str, Any]) -> list[Any]:
+    """The values that may have text. A number under a word is a setting."""
     return [
         value for word, value in part.items() if word not in BLOBS and not isinstance(value, int)
     ]

@@ -177,11 +177,11 @@ class Lock:
             act = deferred[0][1]
             act()
             del deferred[0]
-        # Others stand behind the calls of other queues, which may be busy.
-        for entry in iter(self._first, None):
+        # This queue's other calls may stand behind those of busy queues.
+        while deferred and (entry := self._first()) is not None:
             act = entry[1]
             act()
-            self.deferred.remove(entry)
+            deferred.remove(entry)
 
     def _first(self) -> tuple[Lock, Callable[[], None]] | None:
         return next((entry for entry in tuple(self.deferred) if entry[0] is self), None)

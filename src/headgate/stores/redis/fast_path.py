@@ -32,6 +32,7 @@ from headgate.threads import CHECK, begin, runs
 if TYPE_CHECKING:
     import socket
 
+    from headgate.gate.compile import Declaration
     from headgate.gate.gate import Grant
     from headgate.request import Request
     from headgate.stores.redis.limit_sync import LimitSync
@@ -107,8 +108,7 @@ class FastPath:
         self._calls += 1
         caller = new_caller((self.id, self._calls, request.text))
         declared, permit = queue.limits.declared, None
-        # The end of the time for which the grant is held for certain. None: it holds nothing.
-        believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
+        believed = lease_end(declared)
         keys = keys_of(queue.key, declared)
         words = words_at_once(keys, declared.program, self.id, str(self._calls), request.text)
         try:
@@ -121,17 +121,15 @@ class FastPath:
                     queue.hold(permit, declared.lease)
             return permit
         except BaseException as lost:
-            self._give_up(server, queue, caller, permit)
+            if permit is not None:
+                permit.held = False
+            self._give_up(server, queue, caller)
             if not is_ours(lost):
                 raise
             return None
 
-    def _give_up(
-        self, server: Endpoint, queue: Asking, caller: Caller, permit: Permit | None
-    ) -> None:
-        """The server may have granted the acquire, or grant it later."""
-        if permit is not None:
-            permit.held = False
+    def _give_up(self, server: Endpoint, queue: Asking, caller: Caller) -> None:
+        """Close the connection and cancel the acquire: the server may still grant it."""
         self._close(server)
         if not self._of_parent:
             queue.cancel_uncertain(caller)
@@ -240,6 +238,11 @@ def is_ours(error: BaseException) -> bool:
         trace = trace.tb_next
     raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
     return isinstance(error, (OSError, HiredisError, ValueError)) and raised_in in OURS
+
+
+def lease_end(declared: Declaration) -> float | None:
+    """Until when a grant of this moment is held for certain. None: it holds nothing."""
+    return monotonic() + declared.lease / 1_000_000 if declared.holds else None
 
 
 def read_reply(reply: Any, caller: Caller) -> Grant | None:

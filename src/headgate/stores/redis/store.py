@@ -193,7 +193,7 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
 def begin_flush(
     loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]
 ) -> list[asyncio.Task[Exception | None]]:
-    """Return a list that has the task of the flush when it has begun."""
+    """Return a list that gets the flush's task when the other loop begins it."""
     tasks: list[asyncio.Task[Exception | None]] = []
     with suppress(RuntimeError):  # the loop was closed just now
         loop.call_soon_threadsafe(

@@ -10,7 +10,6 @@ from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.stores.redis.protocol.operations import Rejoin
 from headgate.stores.redis.protocol.replies import Answer
-from headgate.stores.redis.session.acquires import settle
 from headgate.stores.refusals import never, queue_full, too_long
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class Grants:
             self._renewal.expected.add(pending)
         reserved = self._traffic.reserved
         if t <= server and not reserved.queue:
-            settle(pending.future, grant)
+            pending.settle(grant)
         else:
             reserved.sleep(pending, grant, t - server, now)
             if reserved.precedes_pause(grant):  # its notification arrived only now

@@ -108,7 +108,7 @@ class LoopSession:
                 if on_wait is None
                 else await_grant(pending, on_wait, self.queue.name)
             )
-            grant = await outcome
+            grant: Grant = await outcome
             self.machine.end(pending)
             return grant, pending
         except BaseException:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headgate.stores.redis.protocol.calls import keys_of, new_command, write_requests
+from headgate.stores.redis.protocol.calls import Command, keys_of, write_requests
 from headgate.stores.redis.protocol.operations import Leave
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.session.traffic import IN_FLIGHT, new_sent
+from headgate.stores.redis.session.traffic import IN_FLIGHT, Sent
 
 if TYPE_CHECKING:
     from headgate.stores.redis.limit_sync import LimitSync
-    from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.protocol.operations import Operation
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.batching import Batching
     from headgate.stores.redis.session.local_handoff import LocalHandoff
     from headgate.stores.redis.session.numbering import Numbering
     from headgate.stores.redis.session.recovery import Recovery
-    from headgate.stores.redis.session.traffic import Sent, Traffic
+    from headgate.stores.redis.session.traffic import Traffic
 
 
 class NextCall:
@@ -78,21 +77,23 @@ class NextCall:
             and len(acquires) == 1
             and not (operations or waits or how or self._recovery.doubts)
         )
-        script = library().whole if acquires else library().back
-        keys = keys_of(self._key, declared, how)
-        received = self._recovery.last_reply(waits, now)
-        requests = write_requests(operations, acquires)
-        for_others = bool(operations) and not uncontended
-        command = new_command(
-            (
-                *(script, keys, declared.program, numbering.session_id, numbering.call, how),
-                *(received, waits, notified, requests, for_others),
-            )
+        command = Command(
+            library().whole if acquires else library().back,
+            keys_of(self._key, declared, how),
+            declared.program,
+            numbering.session_id,
+            numbering.call,
+            how,
+            self._recovery.last_reply(waits, now),
+            waits,
+            notified,
+            write_requests(operations, acquires),
+            bool(operations) and not uncontended,
         )
         ahead, outbox_grants = self._handoff.count_ahead(), self._handoff.outbox_grants
         for pending in acquires:
             pending.session_id, pending.last = numbering.session_id, acquires[-1].number
             self._traffic.waiting[pending.number] = pending
-        return new_sent(
-            (command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
+        return Sent(
+            *(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
         )

@@ -96,9 +96,10 @@ class Connection(asyncio.Protocol):
         hang_up(self._writer, self._loop)
 
 
-def pack(words: Any) -> bytes:
-    """Encode a command. `words` is a tuple without numbers: see `Command`."""
-    command: bytes = pack_command(words)
+def pack(words: tuple[str | bytes, ...]) -> bytes:
+    """Encode a command. It has no numbers: see `Command`."""
+    its: Any = words
+    command: bytes = pack_command(its)
     return command
 
 

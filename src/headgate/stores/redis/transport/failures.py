@@ -44,6 +44,7 @@ class NotThereError(RedisError):
     """A server cannot be reached. The text is headgate's own and holds no secret."""
 
 
+# The first class that fits gives the reason.
 REASONS: dict[type[BaseException], Reason] = {
     AuthenticationError: "password",
     ssl.SSLError: "tls",

@@ -220,7 +220,7 @@ class Node:
         self.calls: deque[Call | Callable[[Any], None]] = deque()
         self.client = client
         # Until this time calls use scripts, because the library could not be loaded just now. 0:
-        # it was loaded each time.
+        # no load has failed.
         self._scripts_until = 0.0
         self.postponed = Postponed(self)
         # These scripts, or the library, are being loaded. A call that needs one comes behind.
