@@ -10,7 +10,7 @@ from headgate.errors import CostExceedsCapacityError
 from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH, Units
 from headgate.keys import title
-from headgate.validation import BEYOND, check_max_sleep, microseconds, show
+from headgate.validation import BEYOND, check_max_sleep, exact, microseconds, show
 
 if TYPE_CHECKING:
     from headgate.waiting import OnWait
@@ -87,7 +87,9 @@ def sleep_of(max_sleep: float | None, call: str) -> int | None:
 def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]) -> Units:
     """The units of `acquire(cost, **others)`, each within the capacity of its limits."""
     wanted = dict(others) if type(cost) is int and cost == 1 else {**others, "requests": cost}
-    units = {unit: check_cost(declared, name, unit, number) for unit, number in wanted.items()}
+    units = {
+        exact(unit): check_cost(declared, name, unit, number) for unit, number in wanted.items()
+    }
     for unit, capacity in declared.capacity.items():
         if units.get(unit, ONE_EACH.get(unit, 0)) > capacity:
             raise CostExceedsCapacityError(
@@ -149,5 +151,5 @@ def check_settlement(
                 f"{call} of {title(name)}: {unit} are held until the release; {verb} a unit that a "
                 "Rate, Window or Quota counts."
             )
-        units[unit] = int(number)
+        units[exact(unit)] = int(number)
     return units

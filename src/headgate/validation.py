@@ -167,7 +167,7 @@ def check_unit(call: str, value: object) -> str:
         raise _bad_value(call, "unit", value, rule, f"write {SINGULARS[value]!r}")
     if rule := unit_fault(value):
         raise _bad_value(call, "unit", value, rule, way)
-    return value
+    return exact(value)
 
 
 def unit_fault(unit: str) -> str:
@@ -214,7 +214,12 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
         )
         way = "shorten it, or use a digest of it (hashlib)"
         raise _bad_value(call, field, name, rule, way)
-    return name
+    return exact(name)
+
+
+def exact(text: str) -> str:
+    """`text` as a plain str: a member of a text enumeration prints as another text."""
+    return str.__str__(text)
 
 
 def microseconds(value: float) -> int:

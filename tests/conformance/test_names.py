@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
+from enum import Enum
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,23 @@ async def test_hostile_keys_share_no_state_and_break_nothing(world: World) -> No
     again = await asyncio.gather(*(limiter[key].atry_acquire() for key in HOSTILE))
     assert [key for key, permit in zip(HOSTILE, again, strict=True) if permit] == []
     assert all([await permit.arelease() for permit in permits])
+
+
+@told
+async def test_a_member_of_a_text_enumeration_counts_as_its_text(world: World) -> None:
+    """S1: it prints as another text, "Word.tokens". Its limits, costs, name and key are the same as
+    those of the text itself.
+    """
+    word = Enum("word", {"tokens": "tokens", "name": world.name}, type=str)
+    tokens: Any = word["tokens"]
+    counted = world.limiter(Rate(10, per=HOUR, unit=tokens), name=word["name"])
+    plain = world.limiter(Rate(10, per=HOUR, unit="tokens"))
+    for limiter in (counted, counted[tokens], plain["tokens"]):
+        await limiter.acquire(**{tokens: 4})
+    counted.drain(**{tokens: 1})
+
+    assert used(await plain.astatus()) == [9]
+    assert used(await plain["tokens"].astatus()) == [8]
 
 
 @told
