@@ -11,6 +11,7 @@ import asyncio
 import pytest
 
 from headgate import Limiter
+from tests.machine import scaled
 from tests.processes import running
 from tests.programs.interrupted import WAYS
 from tests.programs.reentrant import CALLS
@@ -19,7 +20,7 @@ from tests.world import at_rest
 FEW, MANY = 100, 20_000  # interrupts
 EACH = 2_000  # calls of each method from each place: 88,000 in all
 SOME = ["update", "status", "try_acquire"]
-LONG = 300.0  # seconds for many of them
+LONG = scaled(500.0)  # seconds for many of them
 
 
 def assert_unharmed(url: str, name: str, way: str, interrupts: int) -> None:

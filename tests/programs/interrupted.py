@@ -29,7 +29,8 @@ LEASE = 2.0
 SHORTEST, LONGEST = 0.0003, 0.004  # seconds from one interrupt to the next
 HELPERS = 3  # threads, where the way is contended
 HOLDS = 0.002  # seconds for which a helper holds a permit
-HANGS = 60.0  # seconds beyond its interrupts after which the program hangs
+HANGS = 60.0  # seconds for SOME interrupts after which the program hangs
+SOME = 500
 
 
 class Interrupt(TimeoutError):
@@ -160,7 +161,7 @@ def main(url: str, name: str, way: str, most: int) -> None:
     visit, limits = WAYS[way]
     limiter = Limiter(name, *limits, store=url)
     limiter.status()
-    faulthandler.dump_traceback_later(HANGS + most * LONGEST, exit=True)
+    faulthandler.dump_traceback_later(HANGS, exit=True)
     interrupts, caught = Interrupts(most), 0
     with contention(limiter, HELPERS if visit is contended else 0):
         interrupts.again()
@@ -171,6 +172,8 @@ def main(url: str, name: str, way: str, most: int) -> None:
                     visit(limiter)
             except Interrupt:
                 caught += 1
+                if caught % SOME == 0:
+                    faulthandler.dump_traceback_later(HANGS, exit=True)
         interrupts.armed = False
     faulthandler.cancel_dump_traceback_later()
     # ExitStack refers to an exception that comes while it leaves, and the exception to it.

@@ -54,8 +54,8 @@ def interrupted(how: str, which: str, interrupts: int, inside: float) -> tuple[i
 
 
 def few(peer: int) -> float:
-    """As many as of a Semaphore, and three standard deviations of a count."""
-    return peer + 3 * max(peer, 1) ** 0.5
+    """As many as of a Semaphore, and three standard deviations of the difference of two counts."""
+    return peer + 3 * (2 * max(peer, 1)) ** 0.5
 
 
 @pytest.mark.parametrize("which", SHORT)
