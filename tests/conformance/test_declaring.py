@@ -9,6 +9,7 @@ import gc
 import logging
 import pickle
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import ref
 
@@ -55,12 +56,18 @@ async def call(limiter: Limiter) -> None:
     await called()
 
 
+def run_in_a_thread(work: Callable[[], object]) -> None:
+    """The loop stands still meanwhile. Otherwise virtual time jumps to the next time-out."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(work).result()
+
+
 async def in_a_thread(limiter: Limiter) -> None:
     def visit() -> None:
         with limiter:
             pass
 
-    await asyncio.to_thread(visit)
+    run_in_a_thread(visit)
 
 
 async def update(limiter: Limiter) -> None:
@@ -78,7 +85,7 @@ async def look(limiter: Limiter) -> None:
 
 
 async def look_in_a_thread(limiter: Limiter) -> None:
-    await asyncio.to_thread(limiter.status)
+    run_in_a_thread(limiter.status)
 
 
 async def show(limiter: Limiter) -> None:
