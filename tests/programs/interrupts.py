@@ -199,8 +199,9 @@ def run_until(uses: Uses, way: Callable[[], None], over: Callable[[], bool]) -> 
         except Interrupt as error:
             uses.armed = False
             caught |= numbers_in(error)
-            uses.renew_peer()
-            uses.renew_contended()
+        # The error is gone by now: its traceback would keep a dropped permit alive.
+        uses.renew_peer()
+        uses.renew_contended()
     return caught
 
 
