@@ -28,7 +28,7 @@ class Eviction:
     loop: AbstractEventLoop
     topology: Topology
     endpoint: Endpoint
-    send: Callable[..., None]
+    send: Callable[[Callable[[Any], None], str, str], None]
 
     def __post_init__(self) -> None:
         self._timer = self.loop.call_later(0.0, self._ask)
