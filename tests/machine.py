@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
+from functools import cache
 
 CORES = os.cpu_count() or 1
 NAME = "HEADGATE_TEST_PACE"
@@ -44,22 +44,17 @@ def scaled_now(seconds: float) -> float:
 
 
 class Stalls:
-    """Measures for how long this process stands still, from now on: a test allows for that and for
-    no more.
-
-    A thread wakes at each tick, and each stall makes it late. The thread ends with this object.
+    """For how long this process stands still, from now on: a test allows for that and for no
+    more.
     """
 
     def __init__(self) -> None:
-        self._ticks = Ticks()
-        end = threading.Event()
-        threading.Thread(target=self._ticks.run, args=[end], daemon=True).start()
-        weakref.finalize(self, end.set).atexit = False
+        self._before = ticks().stalled
 
     @property
     def seconds(self) -> float:
         """How long it has stood still so far, in all."""
-        return self._ticks.stalled
+        return ticks().stalled - self._before
 
     def slack(self) -> float:
         """Seconds by which a test may be late: a second for load, and all stalls so far."""
@@ -67,13 +62,15 @@ class Stalls:
 
 
 class Ticks:
-    """When the last tick was, and by how much all of them were late."""
+    """A thread that wakes at each tick. Each stall of the process makes it late."""
 
     def __init__(self) -> None:
         self._seen = (0.0, time.monotonic())  # the stalls until the last tick, and when that was
+        threading.Thread(target=self._run, daemon=True).start()
 
-    def run(self, end: threading.Event) -> None:
-        while not end.wait(TICK):
+    def _run(self) -> None:
+        while True:
+            time.sleep(TICK)
             self._seen = (self.stalled, time.monotonic())
 
     @property
@@ -85,3 +82,9 @@ class Ticks:
         stalled, last = self._seen
         late = time.monotonic() - last - TICK
         return stalled + late if late > STALL else stalled
+
+
+@cache
+def ticks() -> Ticks:
+    """The one of this process: a thread for each test would keep the machine busy."""
+    return Ticks()
