@@ -26,7 +26,7 @@ from tests.processes import finished, running
 from tests.world import LONG, at_rest, long, soon, until, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
-LEASE = scaled(0.9)
+LEASE = scaled(3.0)  # a living process keeps its permit, though the machine stalls
 
 Puppets = Callable[..., Puppet]
 
@@ -211,8 +211,7 @@ async def test_a_process_that_was_stopped_past_its_lease_knows_that_its_permit_i
     """S2, S4, S5, F13: kill -STOP, another caller takes over, kill -CONT: the first finds its
     permit lost and its fence lower.
     """
-    lease = scaled(3.0)  # `limiter` keeps its permit, though the machine stalls
-    limit = Concurrency(1, lease=lease)
+    limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     await other.hears("acquire a", until="a asks")
     fence = int(await other.says("a inside"))
@@ -221,7 +220,7 @@ async def test_a_process_that_was_stopped_past_its_lease_knows_that_its_permit_i
     permit, seconds = await took(asyncio.create_task(enter(limiter)))
     other.resume()
 
-    assert seconds <= lease + slack()
+    assert seconds <= LEASE + slack()
     assert await other.hears("lost a", until="a lost") == "True"
     assert permit.fence > fence
     assert await other.hears("release a", until="a left") == "False"
