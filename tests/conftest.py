@@ -35,10 +35,14 @@ PROOF_FOR_EVER = round(scaled(600))  # the same for a proof
 
 # A machine that stands still for a moment makes no example slow: FOR_EVER is the limit of a whole
 # test.
-hypothesis.settings.register_profile(
-    "headgate", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("headgate")
+for profile, examples in {"short": 25, "thorough": 250}.items():
+    hypothesis.settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile("short")  # .ci/run names the other one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

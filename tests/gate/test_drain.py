@@ -5,7 +5,7 @@ nothing that came since.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.gate.compile import rules_of
@@ -92,7 +92,6 @@ def test_a_drain_from_before_a_new_period_takes_nothing_of_it(limit: Limit) -> N
     assert passes(gate, later) == 10
 
 
-@settings(max_examples=100)
 @given(
     rated,
     st.integers(0, 12),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.gate.compile import rules_of
@@ -50,7 +50,6 @@ def counted(crowd: Crowd) -> Rule:
 # Never over ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_no_window_has_more_than_the_amount(data: st.DataObject) -> None:
     """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no
@@ -82,7 +81,6 @@ def test_windows_begin_at_midnight_or_where_they_are_anchored() -> None:
 # No slower ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(quotas(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
 def test_each_caller_passes_in_the_first_window_with_room(limit: Quota, wished: list[int]) -> None:
     """T2, T3: given a crowd that waits, then each window is filled in order, from its first moment,
@@ -107,7 +105,6 @@ def test_each_caller_passes_in_the_first_window_with_room(limit: Quota, wished: 
 # The moment ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_the_moment_of_a_refusal_is_exact_for_a_quota(data: st.DataObject) -> None:
     """T4: given any history, then a cost that is refused until t is refused a tick before t, and
@@ -124,7 +121,6 @@ def test_the_moment_of_a_refusal_is_exact_for_a_quota(data: st.DataObject) -> No
     assert moment == now or rule.ready(cost, moment - 1) == moment
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_the_estimate_for_many_is_when_the_last_of_them_passes(data: st.DataObject) -> None:
     """T4: given any history, when a caller comes behind a queue of ones, then its estimate is the
@@ -145,7 +141,6 @@ def test_the_estimate_for_many_is_when_the_last_of_them_passes(data: st.DataObje
 # Giving up ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_cancelled_grant_of_a_quota_leaves_no_trace(data: st.DataObject) -> None:
     """T5: given any history, when one more is granted and undone at once, then there is as much
@@ -181,7 +176,6 @@ def test_a_grant_cancelled_in_the_next_window_gives_nothing_to_it() -> None:
 # Clocks -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_jump_of_the_clock_is_worth_one_amount_of_a_quota_at_most(data: st.DataObject) -> None:
     """T6: given any history, when the clock jumps ahead by years, then `amount` pass, and
@@ -200,7 +194,6 @@ def test_a_jump_of_the_clock_is_worth_one_amount_of_a_quota_at_most(data: st.Dat
 # New limits ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_new_quota_keeps_the_used_part_of_the_former(data: st.DataObject) -> None:
     """T9: given any history, when the quota is changed, then of the window that runs as much is
@@ -223,7 +216,6 @@ def test_a_new_quota_keeps_the_used_part_of_the_former(data: st.DataObject) -> N
 # Forgetting ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -> None:
     """T12: given any history, then from `idle_at` on the quota is as a new one, and a tick before
@@ -242,7 +234,6 @@ def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -
 # The hot path -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_admit_of_a_quota_does_the_same_as_ready_and_take(data: st.DataObject) -> None:
     """T1, T8: given any history, when one is asked for, then `admit` says and does the same as

@@ -52,7 +52,6 @@ def assert_never_over(limit: Limit, crowd: Crowd) -> None:
 # Together -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_each_limit_holds_as_if_it_were_alone_and_the_order_is_kept(data: st.DataObject) -> None:
     """T1, T3, S1, S5, S6: given any limits and any crowd, then no limit is exceeded, and moments,
@@ -78,7 +77,6 @@ def test_each_limit_holds_as_if_it_were_alone_and_the_order_is_kept(data: st.Dat
     )
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_no_caller_waits_while_all_limits_have_room(data: st.DataObject) -> None:
     """T2: given any limits and any crowd, then at no moment before that of the head do all limits
@@ -122,7 +120,6 @@ def test_a_caller_does_not_wait_for_a_unit_that_it_does_not_ask_for() -> None:
     assert isinstance(gate.acquire(START, "needs none", {}, max_sleep=0), Grant)
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_the_gate_always_knows_the_cost_of_its_whole_queue(data: st.DataObject) -> None:
     """S9: given any crowd and any change of limits, then an estimate need not walk the queue: its
@@ -144,7 +141,6 @@ def test_the_gate_always_knows_the_cost_of_its_whole_queue(data: st.DataObject) 
 # The moment, and refusals -------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> None:
     """T4, T8: given any limits and any history, when a caller is refused until t, then all is as
@@ -181,7 +177,6 @@ def test_a_refusal_names_a_moment_at_which_all_limits_are_open() -> None:
     assert crowd.ask(1, 0) == Refuse(START + 6 * SECOND, full=False)
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) -> None:
     """T8, S9: given any limits and a queue, when one more is refused, for `max_sleep` or for
@@ -294,7 +289,6 @@ def test_an_estimate_of_never_stays_exactly_never() -> None:
 # Giving up ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_waiter_that_gives_up_leaves_no_trace_in_the_queue(data: st.DataObject) -> None:
     """T5, T10: given any limits and a queue, when one waiter leaves, then the others pass as if it
@@ -324,7 +318,6 @@ def test_a_waiter_that_gives_up_leaves_no_trace_in_the_queue(data: st.DataObject
 # Clocks -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_clock_that_steps_back_counts_as_one_that_stands_still(data: st.DataObject) -> None:
     """T6: given any limits and a clock that steps back now and then, then all goes as if it had
@@ -348,7 +341,6 @@ def test_a_clock_that_steps_back_counts_as_one_that_stands_still(data: st.DataOb
 # New limits ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_waiter_whose_cost_exceeds_the_new_limits_is_named(
     data: st.DataObject,
@@ -539,7 +531,6 @@ def test_fences_grow_within_one_moment_too() -> None:
 # The hot path -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_admit_and_at_once_decide_the_same_as_acquire(data: st.DataObject) -> None:
     """T1, T8: given any limits and history, when one of each is asked for with an empty queue, then
@@ -617,7 +608,6 @@ def test_only_a_cut_below_the_held_permits_makes_the_gate_over() -> None:
 # Forgetting ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.DataObject) -> None:
     """T12, S8: given any history, then the gate is kept while a caller waits or holds. From

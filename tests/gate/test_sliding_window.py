@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.gate.compile import Declaration, lengthened, rules_of
@@ -42,7 +42,6 @@ def counted(crowd: Crowd) -> Rule:
 # Never over ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject) -> None:
     """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no `per`
@@ -66,7 +65,6 @@ def test_a_window_has_no_room_in_the_second_after_a_burst() -> None:
 # No slower ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(windows(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
 def test_each_caller_passes_as_soon_as_the_window_has_room(
     limit: Window, wished: list[int]
@@ -108,7 +106,6 @@ def test_a_crowd_of_one_period_passes_once_a_period_for_ever() -> None:
 # The moment ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_the_moment_of_a_refusal_is_exact_for_a_window(data: st.DataObject) -> None:
     """T4: given any history, then a cost that is refused until t is refused a tick before t, and
@@ -173,7 +170,6 @@ def test_an_estimate_reads_no_more_of_the_log_than_a_stride() -> None:
 # Giving up ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_cancelled_grant_of_a_window_leaves_no_trace(data: st.DataObject) -> None:
     """T5: given any history, when one more is granted and undone, at once or after others, then all
@@ -207,7 +203,6 @@ def test_a_cancelled_grant_of_a_window_leaves_no_trace(data: st.DataObject) -> N
 # Clocks -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_jump_of_the_clock_is_worth_one_amount_of_a_window_at_most(data: st.DataObject) -> None:
     """T6: given any history, when the clock jumps ahead by years, then `amount` pass, and
@@ -226,7 +221,6 @@ def test_a_jump_of_the_clock_is_worth_one_amount_of_a_window_at_most(data: st.Da
 # New limits ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_new_window_keeps_the_counts_of_the_former(data: st.DataObject) -> None:
     """T9: given any history, when amount and period are changed, then counted entries count on,
@@ -255,7 +249,6 @@ def test_a_new_window_keeps_the_counts_of_the_former(data: st.DataObject) -> Non
 # Forgetting ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject) -> None:
     """T12: given any history, then from `idle_at` on the window is as a new one, and a tick before
@@ -276,7 +269,6 @@ def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject
 # The hot path -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_admit_of_a_window_does_the_same_as_ready_and_take(data: st.DataObject) -> None:
     """T1, T8: given any history, when one is asked for, then `admit` says and does the same as

@@ -75,7 +75,6 @@ def times(crowd: Crowd) -> list[int]:
 # Never over ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_no_interval_has_more_than_the_burst_and_the_refill_of_its_time(
     data: st.DataObject,
@@ -89,7 +88,6 @@ def test_no_interval_has_more_than_the_burst_and_the_refill_of_its_time(
     assert_never_over(rate, crowd)
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_cancelled_reservation_frees_no_more_than_it_had_taken(data: st.DataObject) -> None:
     """T1, T5: given reservations far ahead, when any of them are cancelled in any order, then no
@@ -134,7 +132,6 @@ def test_two_bursts_of_a_rate_in_steps_are_a_whole_period_apart() -> None:
 # No slower ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(
     rates(initial=False).filter(lambda rate: not rate.steps),
     st.lists(amounts, min_size=1, max_size=60),
@@ -164,7 +161,6 @@ def test_a_backlog_passes_exactly_at_the_rate(rate: Rate, wished: list[int]) -> 
         )
 
 
-@settings(max_examples=100)
 @given(
     rates(initial=False).filter(lambda rate: rate.steps), st.lists(amounts, min_size=1, max_size=60)
 )
@@ -210,7 +206,6 @@ def test_over_a_long_run_no_part_of_the_rate_is_lost(rate: Rate) -> None:
 # The moment ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_the_moment_of_a_refusal_is_exact_for_a_rate(data: st.DataObject) -> None:
     """T4, T8: given any history, then a cost that is refused until t is refused a tick before t,
@@ -261,7 +256,6 @@ def test_a_caller_refused_for_its_max_sleep_gets_the_wait_and_pays_nothing() -> 
 # Giving up ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_cancelling_the_last_reservation_gives_it_back_in_full(data: st.DataObject) -> None:
     """T5: given any history, when the next caller with a reservation gives up, then the bucket is
@@ -421,7 +415,6 @@ def test_a_bucket_remembers_many_levels_in_few_marks() -> None:
 # Clocks -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_jump_of_the_clock_is_worth_one_burst_at_most(data: st.DataObject) -> None:
     """T6: given any history, when the clock jumps ahead by years, then B tokens are there, and no
@@ -441,7 +434,6 @@ def test_a_jump_of_the_clock_is_worth_one_burst_at_most(data: st.DataObject) -> 
 # New limits ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_new_rate_grants_no_extra_tokens_for_the_past(data: st.DataObject) -> None:
     """T9: given any history, when the rate is changed, then there are as many tokens as before, and
@@ -591,7 +583,6 @@ def test_an_irregular_crowd_does_not_drift_by_a_tick(rate: Rate) -> None:
 # Forgetting ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
     """T12: given any history, then from `idle_at` on the bucket is as a new one, and a tick before
@@ -637,7 +628,6 @@ def test_a_handler_that_raises_in_a_product_adds_no_token() -> None:
 # The hot path -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_admit_of_a_bucket_does_the_same_as_refresh_ready_and_take(data: st.DataObject) -> None:
     """T1: given any history, when one token is asked for, then `admit` says and does the same as
