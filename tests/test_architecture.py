@@ -323,6 +323,7 @@ REDIS_LAYERS = [
     ["transport", "limit_sync.py"],
     ["session", "fast_path.py"],
     ["routing.py"],
+    ["permit_issuer.py"],
     ["threads.py"],
     ["queue.py"],
     ["store.py"],

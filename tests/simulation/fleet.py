@@ -27,7 +27,8 @@ from headgate.internals import queue_of, store_of
 from headgate.limits import Limit
 from headgate.permit import Permit
 from headgate.stores import registry
-from headgate.stores.redis import queue, routing
+from headgate.stores.redis import permit_issuer, routing
+from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session import delivery, loop_session
 from headgate.stores.redis.session.acquires import PendingAcquire
@@ -142,7 +143,7 @@ def no_portal() -> NoReturn:
 
 NO_PORTAL = [
     (module, function, instead)
-    for module in (delivery, queue, routing, loop_session, client)
+    for module in (delivery, permit_issuer, routing, loop_session, client)
     for function, instead in (("portal", no_portal), ("portal_loop", lambda: None))
     if hasattr(module, function)
 ]
@@ -184,10 +185,7 @@ class Process:
         permits = [
             permit for known in self.permits if (permit := known()) is not None and permit.held
         ]
-        copies = [
-            permit_with(permit, lines[cast("RedisQueue", queue_of(permit)).name], still)
-            for permit in permits
-        ]
+        copies = [permit_with(permit, lines[queue_of(permit).name], still) for permit in permits]
         child.loop.do(lambda: [permit.release() for permit in copies])
         self.children.append(child)
         return child
@@ -546,13 +544,13 @@ class Fleet:
         """
         return inf if self.world.now < self._trouble_until + seconds * SECOND else self.slow()
 
-    def permitted(self, redis_queue: RedisQueue, permit: Permit) -> None:
+    def permitted(self, issuer: PermitIssuer, permit: Permit) -> None:
         """A caller has just got it."""
         here = self.world.here
         assert here is not None, "an acquire returns in its process"
         self._owner(here).permits.append(ref(permit))
-        self.note(f"{here.name}: got {redis_queue.name} fence {permit.fence} as {permit.key}")
-        self.witness.got(redis_queue.name, str(permit.key), permit, here)
+        self.note(f"{here.name}: got {issuer.name} fence {permit.fence} as {permit.key}")
+        self.witness.got(issuer.name, str(permit.key), permit, here)
 
     def _owner(self, loop: ProcessLoop) -> Process:
         return next(process for process in self._everybody if process.loop is loop)

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from headgate import Limiter
 from headgate.permit import Permit
 from headgate.stores.context_stack import Inside
+from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.routing import Routing
 from headgate.stores.redis.session.loop_session import LoopSession
@@ -54,6 +55,7 @@ def queue_in(store: RedisStore, queue: RedisQueue) -> RedisQueue:
     its = copy(queue)
     its._store, its._inside, its.limits = store, Inside(), copy(queue.limits)
     its.routing = Routing(its, store)
+    its.issuer = PermitIssuer(its.name, its.key, its.limits, its.routing, its.change)
     its.limits._history = deepcopy(queue.limits._history)
     return its
 
@@ -80,7 +82,7 @@ def limiter_with(limiter: Limiter, queue: RedisQueue) -> Limiter:
 def permit_with(permit: Permit, queue: RedisQueue, still: ProcessLoop) -> Permit:
     """The copy of a permit, whose home is in a loop that stands still."""
     its = twin(permit)
-    its._queue = queue
+    its._queue = queue.issuer
     if isinstance(permit.home, LoopSession):
         its.home = loop_session = copy(permit.home)
         loop_session.client = copy(loop_session.client)

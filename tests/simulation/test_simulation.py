@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from headgate.limits import Concurrency
+from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.protocol import script
-from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
@@ -436,7 +436,7 @@ def test_the_simulation_notices_a_child_that_releases_permits_of_its_parent(
     Given a fork's child that treats the permits in its memory as its own, then a parent relies on a
     permit that is not held.
     """
-    monkeypatch.setattr(RedisQueue, "_claimed", lambda queue, permit: permit.held)
+    monkeypatch.setattr(PermitIssuer, "_claimed", lambda issuer, permit: permit.held)
     assert noticed(FORKS) == "S2"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from headgate.permit import Permit
-from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.session import Session
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees each caller that gets a permit, hands one over, or gives up."""
-    permit_of, found_of, give_up, hand_over = (
-        RedisQueue._permit,
+    issue, found_of, give_up, hand_over = (
+        PermitIssuer.issue,
         Threads.acquire_at_once,
         Traffic.give_up,
         LoopSession.hand_over,
@@ -46,15 +46,15 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
             fleet.handed(loop_session, permit, next_waiter)
         return handed
 
-    def _permit(queue: RedisQueue, *args: Any) -> Permit:
-        permit = permit_of(queue, *args)
-        fleet.permitted(queue, permit)
+    def _issue(issuer: PermitIssuer, *args: Any) -> Permit:
+        permit = issue(issuer, *args)
+        fleet.permitted(issuer, permit)
         return permit
 
     def _found(threads: Threads, *args: Any) -> Permit | None:
         permit = found_of(threads, *args)
         if permit is not None:
-            fleet.permitted(cast("RedisQueue", threads._queue), permit)
+            fleet.permitted(cast("PermitIssuer", threads._queue.issuer), permit)
         return permit
 
     seen = [
@@ -62,4 +62,4 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         (Traffic, "give_up", _give_up),
         (LoopSession, "hand_over", _hand_over),
     ]
-    return [*seen, (RedisQueue, "_permit", _permit), (Threads, "acquire_at_once", _found)]
+    return [*seen, (PermitIssuer, "issue", _issue), (Threads, "acquire_at_once", _found)]

@@ -19,7 +19,6 @@ LARGE = {
     "Node": (13, 23),
     "PendingAcquire": (17, 4),
     "Permit": (15, 14),
-    "RedisQueue": (10, 36),
     "Session": (14, 22),
     "TokenBucketRule": (13, 17),
 }

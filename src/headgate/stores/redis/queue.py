@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -17,37 +15,30 @@ from headgate.gate.compile import Declaration, read_program
 from headgate.keys import title
 from headgate.logs import log
 from headgate.permit import Permit, Refusal
-from headgate.request import Request, cost_text
-from headgate.stores.context_stack import Inside, visitor
+from headgate.request import Request
+from headgate.stores.context_stack import Inside
 from headgate.stores.limit_history import in_words
 from headgate.stores.memory.fast_path import not_at_once
 from headgate.stores.redis.limit_sync import LimitSync
+from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.protocol import operations
 from headgate.stores.redis.protocol.operations import (
     AskDeclared,
     AskStatus,
-    Cancel,
-    Release,
-    Settle,
 )
 from headgate.stores.redis.protocol.replies import UNKNOWN
 from headgate.stores.redis.routing import Routing
 from headgate.stores.redis.session.loop_session import LoopSession
-from headgate.stores.redis.session.lost_leases import log_lost
 from headgate.stores.redis.threads import FastPaths, Threads
-from headgate.stores.redis.transport.portal import portal_loop
 from headgate.stores.refusals import unknown_limiter
 from headgate.stores.status import Status, status_of, unused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from headgate.changes import Change
-    from headgate.gate.gate import Grant, Units
-    from headgate.stores.redis.fast_path import FastPath
-    from headgate.stores.redis.protocol.operations import Caller, Operation, Outcome
+    from headgate.stores.redis.protocol.operations import Operation, Outcome
     from headgate.stores.redis.protocol.replies import Answer
-    from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.transport.client import Client
 
 
@@ -69,6 +60,7 @@ class RedisQueue:
         self.enter = self.enter_task = not_at_once
         self._store = store
         self.routing = Routing(self, store)
+        self.issuer = PermitIssuer(name, self.key, self.limits, self.routing, self.change)
         self.threads = Threads(self, store)
         self._inside = Inside()
 
@@ -89,15 +81,11 @@ class RedisQueue:
 
     async def learn(self) -> Declaration:
         if not self.limits.has_limits:
-            self._check_known(await self.routing.session().ask(AskDeclared()))
+            check_known(self.name, await self.routing.session().ask(AskDeclared()))
         return self.limits.present
 
     def learn_sync(self) -> Declaration:
         return self.threads.blocking(self.learn)
-
-    def _check_known(self, answer: Answer) -> None:
-        if answer == UNKNOWN or not answer.number:
-            raise unknown_limiter(self.name)
 
     def once_known(self, said: str, act: Callable[[], None]) -> None:
         if self.limits.has_limits:
@@ -108,7 +96,7 @@ class RedisQueue:
             try:
                 if isinstance(answer, StoreError):
                     raise answer
-                self._check_known(cast("Answer", answer))
+                check_known(self.name, cast("Answer", answer))
             except HeadgateError as unknown:
                 name = title(self.name)
                 log(logging.WARNING, "%s of %s has not happened: %s", said, name, unknown)
@@ -183,7 +171,7 @@ class RedisQueue:
             self._inside.passed()
         else:
             self._inside.entered(
-                self._permit(session, request, grant, pending), session.client.task
+                self.issuer.issue(session, request, grant, pending), session.client.task
             )
 
     def enter_sync(self, request: Request) -> None:
@@ -199,29 +187,11 @@ class RedisQueue:
 
     async def acquire(self, request: Request) -> Permit:
         session = self.routing.session()
-        return self._permit(session, request, *await session.acquire(request))
-
-    def _permit(
-        self, session: LoopSession, request: Request, grant: Grant, pending: PendingAcquire
-    ) -> Permit:
-        waited = monotonic() - pending.start
-        permit = Permit(
-            self, request.units, grant, waited, pending.caller, pending.believed, session
-        )
-        if permit.held:
-            session.hold(permit, pending.lease)
-        return permit
+        return self.issuer.issue(session, request, *await session.acquire(request))
 
     def acquire_sync(self, request: Request) -> Permit:
         permit = self.threads.acquire_at_once(request)
         return self.threads.acquire_by_portal(request, self.acquire) if permit is None else permit
-
-    def hold(self, permit: Permit, lease: int) -> None:
-        """Renew a permit of the fast path."""
-        self.routing.by_portal(lambda session: session.hold(permit, lease))
-
-    def cancel_uncertain(self, caller: Caller) -> None:
-        self.routing.by_portal(lambda session: session.run([Cancel(caller)]))
 
     async def atake(self, request: Request) -> Permit | Refusal:
         rest = request.retry_for, request.raises, request.closing
@@ -233,74 +203,16 @@ class RedisQueue:
     def take(self, request: Request) -> Permit | Refusal:
         return self.threads.blocking(lambda: self.atake(request))
 
-    # Releases -------------------------------------------------------------------------------------
-
     def leave(self) -> None:
         """End the current block. No other code has its permit, so no second release can come."""
-        permit = self._inside.left(self._visitor)
+        permit = self._inside.left(self.routing.visitor)
         if permit is None:
             return
         session = permit.home
         if not isinstance(session, LoopSession) or not session.client.here or session.client.closed:
             permit.release()
         elif not (session.traffic.waiting and session.hand_over(permit)):
-            if permit.lost:
-                log_lost(self.name, [permit])
-            release = release_of(permit)
-            permit.held = False
-            session.run([release])
-
-    def _visitor(self) -> Hashable:
-        session = self.routing.last
-        return (session and session.client.task) or visitor()
-
-    def release(self, permit: Permit) -> None:
-        if self._claimed(permit):
-            try:
-                self.routing.send_home(permit, release_of(permit))
-            except BaseException:  # A signal handler raised. A second release is harmless.
-                self.routing.send_home(permit, release_of(permit))
-                raise
-
-    async def arelease(self, permit: Permit) -> bool:
-        loop, held = asyncio._get_running_loop(), permit.held
-        if loop is None:  # the garbage collector closes a coroutine
-            self.release(permit)
-            return held and not permit.lost
-        if not self._claimed(permit):
-            return False
-        session = permit.home
-        if not isinstance(session, LoopSession) or session.client.loop is not loop:
-            session = self.routing.session()
-        return bool((await session.ask(release_of(permit))).number)
-
-    def abandon(self, permit: Permit) -> None:
-        """Release from a finalizer, a little later. Without a loop, the lease ends by itself."""
-        home = permit.home
-        loop = home.client.loop if isinstance(home, LoopSession) else portal_loop()
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self.release, permit)
-
-    def owns(self, permit: Permit) -> bool:
-        home = permit.home
-        owner = home.client if isinstance(home, LoopSession) else cast("FastPath", home)
-        return owner.process == os.getpid()
-
-    def settle(self, permit: Permit, extras: Units) -> None:
-        if extras:
-            self.routing.send_home(permit, Settle(permit.t, cost_text(extras)))
-
-    def _claimed(self, permit: Permit) -> bool:
-        """Whether this caller may give the permit back: once, not in the child of a fork."""
-        if not permit.held:
-            return False
-        ours = self.owns(permit)
-        if ours and permit.lost:
-            log_lost(self.name, [permit])
-        # The next line makes no call, so neither a thread nor a signal handler comes in between.
-        held, permit.held = permit.held, False
-        return held and ours
+            self.issuer.release_in(session, permit)
 
     # Status ---------------------------------------------------------------------------------------
 
@@ -337,8 +249,9 @@ class Callback:
         pass
 
 
-def release_of(permit: Permit) -> Release:
-    return Release(cast("Caller", permit.key))
+def check_known(name: str, answer: Answer) -> None:
+    if answer == UNKNOWN or not answer.number:
+        raise unknown_limiter(name)
 
 
 def check_windows(name: str, declared: Declaration) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headgate.errors import StoreError
 from headgate.keys import title
+from headgate.stores.context_stack import visitor
 from headgate.stores.redis.session.acquires import settle
 from headgate.stores.redis.session.loop_session import Home, LoopSession
 from headgate.stores.redis.transport.portal import NoPortalError, portal, portal_loop
@@ -22,7 +23,7 @@ from headgate.stores.redis.transport.shutdown import report
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from headgate.permit import Permit
     from headgate.stores.redis.protocol.operations import Operation
@@ -62,6 +63,11 @@ class Routing:
                 self._sessions.append(session)
         self.leave_closed()
         return session
+
+    def visitor(self) -> Hashable:
+        """The task or thread whose block the caller is in."""
+        session = self.last
+        return (session and session.client.task) or visitor()
 
     def leave_closed(self) -> None:
         """Hand over the sessions of closed loops to the portal.

@@ -20,6 +20,7 @@ from headgate.stores.redis.transport.portal import Call, answer_of, blocking, ch
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from headgate.gate.compile import Declaration
     from headgate.request import Request
     from headgate.stores.redis.fast_path import FastPath
     from headgate.stores.redis.transport.topology import Topology
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Queue(Asking, Home, Protocol):
+class Queue(Home, Protocol):
     """The queue that they lead to."""
+
+    @property
+    def declared(self) -> Declaration: ...
+    @property
+    def issuer(self) -> Asking: ...
 
 
 class FastPaths(Sessions, Protocol):
@@ -57,7 +63,7 @@ class Threads:
         start = monotonic()
         if start < self.no_fast_path:
             return None
-        permit = self._store.fast_path().acquire(self._queue, request)
+        permit = self._store.fast_path().acquire(self._queue.issuer, request)
         if permit is not None:
             return permit
         spent = monotonic() - start
