@@ -14,7 +14,7 @@ from types import FrameType
 import hypothesis
 import pytest
 
-from headgate import logs
+from headgate import log_writer
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.redis import fast_path, threads
 from headgate.stores.redis.session import deadlines
@@ -250,10 +250,10 @@ def caplog(
     handler = caplog.handler
 
     def after_flush(_: pytest.LogCaptureFixture) -> object:
-        assert logs.flush()
+        assert log_writer.flush()
         return handler
 
-    assert logs.flush()
+    assert log_writer.flush()
     caplog.clear()
     monkeypatch.setattr(pytest.LogCaptureFixture, "handler", property(after_flush))
     return caplog

@@ -23,7 +23,7 @@ from headgate import (
     Semaphore,
     UnknownLimiterError,
     Window,
-    logs,
+    log_writer,
 )
 from tests.world import HOUR, World, at_rest, declare, soon, told, until, used, waiting
 
@@ -537,7 +537,7 @@ def test_an_update_of_an_unknown_name_is_logged_or_raises(
 
     with pytest.raises(UnknownLimiterError):
         limiter.status()
-    logs.flush()
+    log_writer.flush()
     (record,) = [record for record in caplog.records if record.name == "headgate"]
     assert record.levelno == logging.WARNING
     assert (

@@ -24,7 +24,7 @@ from headgate import (
     Rate,
     Semaphore,
     Window,
-    logs,
+    log_writer,
 )
 from headgate.internals import store_of
 from headgate.stores import limit_history
@@ -489,7 +489,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def logged(log: pytest.LogCaptureFixture) -> list[str]:
-    logs.flush()
+    log_writer.flush()
     return [record.getMessage() for record in log.records]
 
 

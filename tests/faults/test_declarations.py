@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rate, StoreError, logs
+from headgate import (
+    Concurrency,
+    CostExceedsCapacityError,
+    Limiter,
+    Permit,
+    Rate,
+    StoreError,
+    log_writer,
+)
 from headgate.internals import queue_of
 from headgate.limits import Limit
 from headgate.stores.redis.session import next_call
@@ -231,13 +239,13 @@ async def test_callers_go_on_when_a_log_handler_uses_the_limiter_of_the_warning(
             repr(limiters[0])
 
     handler = Limited()
-    logs.LOGGER.addHandler(handler)
+    log_writer.LOGGER.addHandler(handler)
     try:
         for process in (former, later, former, later, former):
             await soon(process.visit())
-        assert logs.flush()
+        assert log_writer.flush()
     finally:
-        logs.LOGGER.removeHandler(handler)
+        log_writer.LOGGER.removeHandler(handler)
 
     assert len(limiters) == 1
 

@@ -20,7 +20,7 @@ import pytest
 from redis import Redis
 
 import headgate
-from headgate import Concurrency, LeaseLostError, Limiter, Rate, logs
+from headgate import Concurrency, LeaseLostError, Limiter, Rate, log_writer
 from headgate.internals import queue_of
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from tests.faults.proxy import Proxy
@@ -159,7 +159,7 @@ async def test_each_lost_lease_is_logged_once(
         permit.release()
     await limiter.astatus()
 
-    logs.flush()
+    log_writer.flush()
     lines = [record for record in caplog.records if "lost the lease" in record.message]
     fences = ", ".join(str(permit.fence) for permit in permits)
     assert [(line.levelname, line.message.partition(":")[0]) for line in lines] == [
@@ -180,7 +180,7 @@ async def test_a_lease_that_ends_without_an_answer_is_logged_too(
     permit.release()
     own_server.resume()
 
-    logs.flush()
+    log_writer.flush()
     assert sum("1 held permit(s)" in record.message for record in caplog.records) == 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, Limiter, Permit, StoreError, logs
+from headgate import Concurrency, Limiter, Permit, StoreError, log_writer
 from headgate.stores.redis.transport import outages, reconnection
 from tests.faults.scene import elsewhere, eventually, once_back, visit
 from tests.servers import Server
@@ -169,7 +169,7 @@ def logged(caplog: pytest.LogCaptureFixture, port: int) -> list[str]:
     """The lines that headgate has logged of the server at `port`. An outage of an earlier test may
     end only now.
     """
-    assert logs.flush()
+    assert log_writer.flush()
     messages = [record.getMessage() for record in caplog.records]
     return [message for message in messages if f"The Redis server at 127.0.0.1:{port}/" in message]
 

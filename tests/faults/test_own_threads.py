@@ -55,7 +55,7 @@ def test_a_logging_handler_can_ask_a_limiter(name: str, evicting: str) -> None:
 
 SLOW_ALERTS = """
 import logging, sys, time
-from headgate import Limiter, logs
+from headgate import Limiter, log_writer
 url, name = sys.argv[1:]
 alerts = Limiter(f"{name}-alerts", "1/minute", store=url)
 class Slack(logging.Handler):
@@ -64,7 +64,7 @@ class Slack(logging.Handler):
         print("alert" if alerts.try_acquire() else "refused")
 logging.getLogger().addHandler(Slack())
 with Limiter(name, "100/second", store=url): print("passed")
-logs.log(logging.WARNING, "the last line of the process")
+log_writer.log(logging.WARNING, "the last line of the process")
 """
 
 
@@ -77,7 +77,7 @@ def test_a_process_whose_logging_handler_asks_a_limiter_ends(name: str, redis_ur
 
 WAITING_ALERTS = """
 import asyncio, logging, sys
-from headgate import Limiter, logs
+from headgate import Limiter, log_writer
 store, name, way = sys.argv[1:]
 alerts = Limiter(f"{name}-alerts", "1/hour", store=store)
 async def alert():
@@ -90,7 +90,7 @@ class Slack(logging.Handler):
         with alerts: print("alert", flush=True)
 logging.getLogger().addHandler(Slack())
 logging.raiseExceptions = False
-for _ in range(3): logs.log(logging.WARNING, "a line")
+for _ in range(3): log_writer.log(logging.WARNING, "a line")
 """
 
 

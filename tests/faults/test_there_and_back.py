@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting, Window, logs
+from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting, Window, log_writer
 from headgate.internals import queue_of, store_of
 from headgate.stores import fallback
 from headgate.stores.redis.queue import RedisQueue
@@ -418,7 +418,7 @@ def logged(caplog: pytest.LogCaptureFixture, server: Server) -> list[str]:
     """The lines that headgate has logged of `server`. The server of an earlier test may answer
     again only now.
     """
-    assert logs.flush()
+    assert log_writer.flush()
     return [message for message in caplog.messages if f"127.0.0.1:{server.port}/" in message]
 
 

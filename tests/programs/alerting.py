@@ -8,7 +8,7 @@ import faulthandler
 import logging
 import sys
 
-from headgate import Limiter, logs
+from headgate import Limiter, log_writer
 
 alerts = 0
 
@@ -34,7 +34,7 @@ def main(url: str, name: str, mode: str) -> None:
     for _ in sys.stdin:
         with limiter:
             pass
-        logs.flush()
+        log_writer.flush()
         print(alerts, flush=True)
 
 

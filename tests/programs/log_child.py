@@ -4,7 +4,7 @@ import logging
 import multiprocessing
 import sys
 
-from headgate import logs
+from headgate import log_writer
 
 
 def show_lines() -> None:
@@ -13,13 +13,13 @@ def show_lines() -> None:
 
 def work() -> None:
     show_lines()
-    logs.log(logging.WARNING, "in the child")
+    log_writer.log(logging.WARNING, "in the child")
 
 
 if __name__ == "__main__":
     show_lines()
-    logs.log(logging.WARNING, "in the parent")
-    logs.flush()
+    log_writer.log(logging.WARNING, "in the parent")
+    log_writer.flush()
     sys.stdout.flush()
     child = multiprocessing.get_context(sys.argv[1]).Process(target=work)
     child.start()

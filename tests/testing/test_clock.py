@@ -20,7 +20,7 @@ from headgate import (
     RateLimiter,
     UnknownLimiterError,
     Window,
-    logs,
+    log_writer,
 )
 from headgate.testing import ManualClock, Standstill, assert_never_over, virtual_loop
 from headgate.testing.clock import TURNS
@@ -306,7 +306,7 @@ def test_limiters_of_two_blocks_do_not_disagree(
     for limits in ("10/hour", "1000/hour"):
         with ManualClock():
             limiters.append(Limiter(name, limits))
-    logs.flush()
+    log_writer.flush()
     assert caplog.records == []
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headgate.extras import extra
+from headgate.missing_extra import extra
 
 with extra("langchain"):
     from langchain_core.rate_limiters import BaseRateLimiter

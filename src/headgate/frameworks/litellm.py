@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
-from headgate.extras import extra
+from headgate.missing_extra import extra
 
 with extra("litellm"):
     from litellm.integrations.custom_logger import CustomLogger

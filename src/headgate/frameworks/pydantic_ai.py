@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from headgate.extras import extra
+from headgate.missing_extra import extra
 
 with extra("pydantic-ai"):
     from pydantic_ai import AbstractConcurrencyLimiter

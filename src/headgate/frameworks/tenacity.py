@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.extras import extra
+from headgate.missing_extra import extra
 
 with extra("tenacity"):
     from tenacity import RetryCallState

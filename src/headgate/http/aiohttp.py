@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
-from headgate.extras import extra
+from headgate.missing_extra import extra
 
 with extra("aiohttp"):
     from aiohttp import (

@@ -19,7 +19,7 @@ from headgate.http.rate_limit_headers import Answer, Budget, read
 from headgate.internals import queue_of
 from headgate.limiter import Limiter
 from headgate.limits import Limit, Rate
-from headgate.logs import log
+from headgate.log_writer import log
 from headgate.permit import Permit
 from headgate.validation import flag
 

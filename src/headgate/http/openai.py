@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from headgate.extras import extra
+from headgate.missing_extra import extra
 
 with extra("openai"):
     import httpx2

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakMethod
 
-from headgate.extras import extra
+from headgate.missing_extra import extra
 
 with extra("requests"):
     from requests import PreparedRequest, Response, Session

@@ -20,7 +20,7 @@ from headgate.errors import Reason, StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.split import share_of
 from headgate.keys import encoded, title
-from headgate.logs import log
+from headgate.log_writer import log
 from headgate.permit import Permit, Refusal
 from headgate.stores.context_stack import Inside
 from headgate.stores.memory.fast_path import not_at_once

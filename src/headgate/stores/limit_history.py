@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from headgate.keys import title
-from headgate.logs import log
+from headgate.log_writer import log
 from headgate.validation import plain
 
 # Microseconds after which the same declaration counts as a change of mind, as in prelude.lua.

@@ -13,7 +13,7 @@ from headgate.changes import Drain, Pause, Reset, Resume, Update
 from headgate.errors import HeadgateError, MaxSleepExceededError, StoreError
 from headgate.gate.compile import Declaration, read_program
 from headgate.keys import title
-from headgate.logs import log
+from headgate.log_writer import log
 from headgate.permit import Permit, Refusal
 from headgate.request import Request
 from headgate.stores.context_stack import Inside

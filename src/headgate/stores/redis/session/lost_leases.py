@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headgate.keys import title
-from headgate.logs import log
+from headgate.log_writer import log
 from headgate.permit import report_loss
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from logging import WARNING
 from typing import TYPE_CHECKING
 
 from headgate.keys import title
-from headgate.logs import log
+from headgate.log_writer import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

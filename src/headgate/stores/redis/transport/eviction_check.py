@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import HiredisError
 
-from headgate.logs import log
+from headgate.log_writer import log
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from headgate.errors import StoreError
-from headgate.logs import log
+from headgate.log_writer import log
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from headgate.logs import flush_at_exit
+from headgate.log_writer import flush_at_exit
 from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
 from headgate.threads import snapshot
 

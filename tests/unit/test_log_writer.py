@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headgate import logs
+from headgate import log_writer
 from headgate.threads import snapshot
 from tests.processes import finished
 
@@ -34,18 +34,18 @@ class Handler(logging.Handler):
 @contextmanager
 def handling(act: Callable[[logging.LogRecord], object]) -> Iterator[None]:
     handler = Handler(act)
-    logs.LOGGER.addHandler(handler)
+    log_writer.LOGGER.addHandler(handler)
     try:
         yield
     finally:
-        assert logs.flush()
-        logs.LOGGER.removeHandler(handler)
+        assert log_writer.flush()
+        log_writer.LOGGER.removeHandler(handler)
 
 
 def test_a_handler_runs_in_the_log_thread() -> None:
     threads: list[str] = []
     with handling(lambda record: threads.append(threading.current_thread().name)):
-        logs.log(logging.WARNING, LINE)
+        log_writer.log(logging.WARNING, LINE)
     assert threads == ["headgate-log"]
 
 
@@ -58,8 +58,8 @@ def test_the_caller_does_not_wait_for_a_handler() -> None:
         records.append(record.getMessage())
 
     with handling(wait):
-        logs.log(logging.WARNING, "%s of %d", "first", 2)
-        logs.log(logging.WARNING, "second")
+        log_writer.log(logging.WARNING, "%s of %d", "first", 2)
+        log_writer.log(logging.WARNING, "second")
         assert records == []
         go_on.set()
     assert records == ["first of 2", "second"]
@@ -69,12 +69,12 @@ def test_lines_below_the_level_of_the_logger_are_not_queued(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR, "headgate")
-    logs.log(logging.WARNING, LINE)
+    log_writer.log(logging.WARNING, LINE)
     assert caplog.messages == []
 
 
 def test_a_hanging_handler_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MAX_LINES", 3)
+    monkeypatch.setattr(log_writer, "MAX_LINES", 3)
     begun, go_on = threading.Event(), threading.Event()
     messages: list[str] = []
 
@@ -84,10 +84,10 @@ def test_a_hanging_handler_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPa
         messages.append(record.getMessage())
 
     with handling(hang):
-        logs.log(logging.WARNING, "first")
+        log_writer.log(logging.WARNING, "first")
         assert begun.wait(10)
         for _ in range(10):
-            logs.log(logging.WARNING, LINE)
+            log_writer.log(logging.WARNING, LINE)
         go_on.set()
     dropped = "7 log lines of headgate were dropped: a logging handler was too slow for them."
     assert messages == ["first", dropped, LINE, LINE, LINE]
@@ -102,15 +102,15 @@ def test_a_handler_that_fails_stops_no_further_line(monkeypatch: pytest.MonkeyPa
         raise SystemExit
 
     with handling(fail):
-        logs.log(logging.WARNING, "first")
-        logs.log(logging.WARNING, "second")
+        log_writer.log(logging.WARNING, "first")
+        log_writer.log(logging.WARNING, "second")
     assert messages == ["first", "second"]
 
 
 def test_a_flush_in_a_handler_does_not_wait_for_itself() -> None:
     flushed: list[bool] = []
-    with handling(lambda record: flushed.append(logs.flush())):
-        logs.log(logging.WARNING, LINE)
+    with handling(lambda record: flushed.append(log_writer.flush())):
+        log_writer.log(logging.WARNING, LINE)
     assert flushed == [False]
 
 
@@ -122,7 +122,7 @@ def test_a_signal_handler_can_log_while_the_same_thread_logs() -> None:
     def interrupt(number: int, frame: object) -> None:
         nonlocal interrupts
         interrupts += 1
-        logs.log(logging.WARNING, "from the handler")
+        log_writer.log(logging.WARNING, "from the handler")
         if interrupts < 500:
             signal.setitimer(signal.ITIMER_REAL, 0.0002)
 
@@ -131,10 +131,10 @@ def test_a_signal_handler_can_log_while_the_same_thread_logs() -> None:
     with handling(records.append):
         signal.setitimer(signal.ITIMER_REAL, 0.0002)
         while interrupts < 500:
-            logs.log(logging.WARNING, LINE)
+            log_writer.log(logging.WARNING, LINE)
             lines += 1
             if lines % 100 == 0:
-                assert logs.flush()
+                assert log_writer.flush()
     signal.signal(signal.SIGALRM, former)
     assert len(records) == lines + 500
 
@@ -142,13 +142,13 @@ def test_a_signal_handler_can_log_while_the_same_thread_logs() -> None:
 def test_the_last_lines_of_a_process_are_written() -> None:
     program = """
 import atexit, logging, sys
-from headgate import logs
+from headgate import log_writer
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-atexit.register(logs.log, logging.WARNING, "in an atexit callback")
+atexit.register(log_writer.log, logging.WARNING, "in an atexit callback")
 """
     assert finished(program) == "in an atexit callback\n"
     assert (
-        finished(f"{program}\nlogs.log(logging.WARNING, 'at the end')")
+        finished(f"{program}\nlog_writer.log(logging.WARNING, 'at the end')")
         == "at the end\nin an atexit callback\n"
     )
 
@@ -160,13 +160,13 @@ def test_the_last_lines_of_a_child_are_written_once(method: str) -> None:
 
 
 def test_a_child_of_a_fork_has_a_log_thread_of_its_own() -> None:
-    logs.log(logging.DEBUG, LINE)
+    log_writer.log(logging.DEBUG, LINE)
     read, write = os.pipe()
     with handling(lambda record: os.write(write, record.getMessage().encode())):
         child = os.fork()
         if child == 0:
-            logs.log(logging.WARNING, LINE)
-            logs.flush()
+            log_writer.log(logging.WARNING, LINE)
+            log_writer.flush()
             os._exit(0)
         assert os.waitpid(child, 0) == (child, 0)
     os.close(write)
