@@ -162,12 +162,13 @@ def check_unit(call: str, value: object) -> str:
     way = "write a short lower-case word such as 'tokens'"
     if not isinstance(value, str):
         raise _bad_type(call, "unit", value, "a str", way)
+    value = exact(value)
     if value in SINGULARS:
         rule = f"acquire counts {SINGULARS[value]!r} by itself, and would never count {value!r}"
         raise _bad_value(call, "unit", value, rule, f"write {SINGULARS[value]!r}")
     if rule := unit_fault(value):
         raise _bad_value(call, "unit", value, rule, way)
-    return exact(value)
+    return value
 
 
 def unit_fault(unit: str) -> str:
@@ -193,6 +194,7 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
     if not isinstance(name, str):
         way = "write it in quotes or convert it with str(...)"
         raise _bad_type(call, field, name, "a str", way, a="a ")
+    name = exact(name)
     if not name:
         rule = f"a {field} must have at least one character"
         raise _bad_value(call, field, name, rule, "name what the limit belongs to")
@@ -214,11 +216,11 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
         )
         way = "shorten it, or use a digest of it (hashlib)"
         raise _bad_value(call, field, name, rule, way)
-    return exact(name)
+    return name
 
 
 def exact(text: str) -> str:
-    """`text` as a plain str: a member of a text enumeration prints as another text."""
+    """`text` itself, of the class str. A member of `class Unit(str, Enum)` prints another text."""
     return str.__str__(text)
 
 

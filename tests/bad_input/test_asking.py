@@ -119,6 +119,35 @@ def test_a_unit_that_no_limit_counts_is_refused(way: str, unit: str, limiter: Li
     assert_sentence(caught.value, "limiter 'api'", "mb, permits, requests, tokens")
 
 
+class AnyCase(str):
+    """A text that equals others of another case."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and self.lower() == other.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.lower())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_unit_is_the_text_that_it_has_and_not_one_that_it_equals(
+    way: str, limiter: Limiter
+) -> None:
+    """S1: a unit that passed the check by its own comparison would count nothing."""
+    unit: Any = AnyCase("TOKENS")
+    with pytest.raises(ValueError, match="none of its limits counts 'TOKENS'"):
+        WAYS[way](limiter, **{unit: 1})
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_numbers_of_requests_are_refused(way: str, limiter: Limiter) -> None:
+    with pytest.raises(TypeError, match="two numbers of requests") as caught:
+        WAYS[way](limiter, 2, requests=5)
+    assert_sentence(caught.value, "acquire(2, requests=5)", "limiter 'api'", "write one")
+
+
 def test_a_cost_needs_a_limit_that_counts_requests(nowhere: str) -> None:
     """A Concurrency counts permits, one for each acquire: acquire(3) is not quietly one permit."""
     with pytest.raises(ValueError, match="'requests'") as caught:

@@ -129,8 +129,8 @@ async def test_hostile_keys_share_no_state_and_break_nothing(world: World) -> No
 
 @told
 async def test_a_member_of_a_text_enumeration_counts_as_its_text(world: World) -> None:
-    """S1: it prints as another text, "Word.tokens". Its limits, costs, name and key are the same as
-    those of the text itself.
+    """S1: `str(Word.tokens)` is "Word.tokens", and not "tokens". Nevertheless its limits, costs,
+    name and key are those of "tokens".
     """
     word = Enum("word", {"tokens": "tokens", "name": world.name}, type=str)
     tokens: Any = word["tokens"]

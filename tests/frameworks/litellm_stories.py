@@ -10,6 +10,7 @@ import gc
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any
 
 import litellm
@@ -269,6 +270,15 @@ async def test_each_model_has_a_state_of_its_own(name: str, provider: Provider) 
     limited(limiter, key=lambda call: call["messages"][0]["role"])
     await asyncio.gather(ask(), ask(model="made-up/other"))
     assert provider.clock.elapsed() >= 3600, "both are of one user: one of them waits an hour"
+
+
+async def test_a_model_that_is_a_member_of_an_enumeration_has_the_state_of_its_text(
+    name: str, provider: Provider
+) -> None:
+    limited(Limiter(name, "1/hour"), key="model")
+    model: Any = Enum("Model", {"mini": "made-up/mini"}, type=str)
+    await asyncio.gather(ask(model=model["mini"]), ask(model="made-up/mini"))
+    assert provider.clock.elapsed() >= 3600, "both are one model: one of them waits an hour"
 
 
 def test_bad_arguments_are_refused(name: str) -> None:

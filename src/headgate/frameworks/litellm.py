@@ -126,7 +126,10 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
     def _limiter_for(self, call: Call) -> Limiter:
         if self._key is None:
             return self._limiter
-        return self._limiter[str(call.get("model")) if self._key == "model" else self._key(call)]
+        if self._key != "model":
+            return self._limiter[self._key(call)]
+        model = call.get("model")
+        return self._limiter[model if isinstance(model, str) else str(model)]
 
     def _estimate_units(self, limiter: Limiter, call: Call) -> dict[str, Any]:
         capacity = queue_of(limiter).declared.capacity
