@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from functools import cache
+from time import monotonic, sleep  # a test may replace those of the module
 
 CORES = os.cpu_count() or 1
 NAME = "HEADGATE_TEST_PACE"
@@ -44,9 +45,7 @@ def scaled_now(seconds: float) -> float:
 
 
 class Stalls:
-    """For how long this process stands still, from now on: a test allows for that and for no
-    more.
-    """
+    """Measures for how long this process stands still from now on. A test allows for that."""
 
     def __init__(self) -> None:
         self._before = ticks().stalled
@@ -65,13 +64,13 @@ class Ticks:
     """A thread that wakes at each tick. Each stall of the process makes it late."""
 
     def __init__(self) -> None:
-        self._seen = (0.0, time.monotonic())  # the stalls until the last tick, and when that was
+        self._seen = (0.0, monotonic())  # the stalls until the last tick, and when that was
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            time.sleep(TICK)
-            self._seen = (self.stalled, time.monotonic())
+            sleep(TICK)
+            self._seen = (self.stalled, monotonic())
 
     @property
     def stalled(self) -> float:
@@ -80,11 +79,11 @@ class Ticks:
         A thread that is merely busy counts as in time.
         """
         stalled, last = self._seen
-        late = time.monotonic() - last - TICK
+        late = monotonic() - last - TICK
         return stalled + late if late > STALL else stalled
 
 
 @cache
 def ticks() -> Ticks:
-    """The one of this process: a thread for each test would keep the machine busy."""
+    """The tick thread of this process. A thread for each test would keep the machine busy."""
     return Ticks()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.gate.compile import Declaration, rules_of
@@ -69,7 +69,6 @@ class Ward:
             self.enter(caller)
 
 
-@settings(max_examples=150)
 @given(amounts, st.lists(DEEDS, max_size=60))
 def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(
     capacity: int, deeds: list[tuple[str, int, bool]]

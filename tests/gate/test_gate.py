@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headgate.gate.compile import rules_of
@@ -386,7 +386,6 @@ def test_each_new_rule_continues_the_old_rule_of_its_kind_and_unit() -> None:
     assert [rule.left(START) for rule in gate.rules] == [-2, 0, 50, 5]
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_a_limit_of_another_kind_starts_with_the_used_amount(data: st.DataObject) -> None:
     """T9: given any history and a debt, when the limit is of another kind, then as much of it is

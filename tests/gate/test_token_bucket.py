@@ -315,7 +315,6 @@ def level_without(rule: TokenBucketRule, takes: list[tuple[int, int]], now: int)
     return level
 
 
-@settings(max_examples=200)
 @given(
     rates(initial=False).filter(lambda rate: not rate.steps),
     st.lists(st.tuples(st.integers(0, 999), st.integers(0, 11)), min_size=2, max_size=20),

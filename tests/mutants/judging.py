@@ -175,6 +175,7 @@ class Calm:
 
         settings.register_profile(
             "calm",
+            max_examples=100,
             deadline=None,
             database=None,
             derandomize=True,

@@ -103,7 +103,6 @@ def ours(keys: Keyspace, command: list[bytes]) -> Any:
 
 
 @settings(
-    max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(commands=some.lists(COMMAND, min_size=1, max_size=25))
@@ -128,7 +127,6 @@ NUMBERS = some.one_of(
 
 
 @settings(
-    max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(numbers=some.lists(NUMBERS, min_size=1, max_size=4), count=some.integers(0, 255))
