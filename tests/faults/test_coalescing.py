@@ -134,7 +134,7 @@ async def nothing_on_its_way(limiter: Limiter) -> None:
     """
     session = queue_of(limiter).routing.session()
     await eventually(
-        lambda: session.client.subscriptions.counts(session) and session.traffic.sent is None
+        lambda: session.client.subscriptions.notifies(session) and session.traffic.sent is None
     )
 
 

@@ -174,7 +174,7 @@ async def test_an_exception_in_a_redirected_call_gives_no_reply_to_another_one(
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     limiters = [Limiter(f"{name}-{i}", Concurrency(5), store=redis_url) for i in range(2)]
     await asyncio.gather(*map(entered, limiters))
-    real, say = Connection.send, node.Node.say
+    real, send_call = Connection.send, node.Node.send_call
     told: list[node.Call] = []
 
     def interrupted(connection: Connection, command: bytes) -> None:
@@ -185,12 +185,12 @@ async def test_an_exception_in_a_redirected_call_gives_no_reply_to_another_one(
 
     def noted(its: node.Node, call: node.Call) -> None:
         if call.sender.key.endswith("-0}"):
-            monkeypatch.setattr(node.Node, "say", say)
+            monkeypatch.setattr(node.Node, "send_call", send_call)
             told.append(call)
-        say(its, call)
+        send_call(its, call)
 
     monkeypatch.setattr(Connection, "send", interrupted)
-    monkeypatch.setattr(node.Node, "say", noted)
+    monkeypatch.setattr(node.Node, "send_call", noted)
     async with asyncio.timeout(LONG):
         callers = [entered(limiters[i]) for i in (0, 1, 1)]
         outcomes = await asyncio.gather(*callers, return_exceptions=True)

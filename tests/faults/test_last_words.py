@@ -186,7 +186,7 @@ async def test_a_drain_that_reaches_no_server_in_time_is_given_up_with_a_warning
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """L6: the rest of a budget is out of date later."""
-    monkeypatch.setattr(queue, "STATEMENT_TTL", 0.0)
+    monkeypatch.setattr(queue, "CHANGE_TTL", 0.0)
     limiter = Limiter(name, Rate(100, per=10**6), store=Redis(port=dead_port()))
 
     limiter.update(Rate(50, per=10**6))

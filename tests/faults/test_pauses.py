@@ -25,10 +25,10 @@ from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport import (
     availability,
+    backoff,
     lifecycle,
     reconnection,
     subscriber,
-    tasks,
 )
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.node import Call, Postponed
@@ -111,9 +111,9 @@ async def test_a_release_in_a_pause_arrives_though_the_loop_ends(
     """S7, F35: given a release that a loading server has put off, when the loop ends just then,
     then it is still sent.
     """
-    monkeypatch.setattr(tasks, "JITTER", Longest())
+    monkeypatch.setattr(backoff, "JITTER", Longest())
     monkeypatch.setattr(
-        tasks, "BACKOFF", 0.25
+        backoff, "BACKOFF", 0.25
     )  # a pause of half a second: the end of a loop waits for longer
     hold, held = Postponed.add, list[Call]()
 
@@ -146,7 +146,7 @@ async def test_a_cancellation_from_a_credential_provider_ends_no_attempt_to_conn
     connects, then the client connects again.
     """
     monkeypatch.setattr(
-        tasks, "BACKOFF", 0.001
+        backoff, "BACKOFF", 0.001
     )  # all attempts come before the process gives up the store
     moody = Moody()
     limiter = Limiter(
@@ -176,7 +176,7 @@ async def test_a_client_looks_for_its_store_after_any_error_of_a_credential_prov
     """L5, F29: given a store that is away, when a provider raises errors, then the process finds
     the store as soon as the provider answers.
     """
-    monkeypatch.setattr(tasks, "BACKOFF", 0.001)
+    monkeypatch.setattr(backoff, "BACKOFF", 0.001)
     moody = Moody()
     moody.moods = [error("canary") for _ in range(4)]
     store = with_moods(moody, redis_server.port)
@@ -207,8 +207,8 @@ async def test_after_a_cancelled_credential_provider_each_attempt_to_subscribe_f
     """
     breaths = Breaths()
     for module, word, value in (
-        (tasks, "JITTER", breaths),
-        (tasks, "BACKOFF", 0.001),
+        (backoff, "JITTER", breaths),
+        (backoff, "BACKOFF", 0.001),
         (subscriber, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)
@@ -233,7 +233,7 @@ async def test_a_client_without_the_right_to_subscribe_does_not_connect_again_fo
     """S9, F29: given a user who may not subscribe, when callers wait one after another, then they
     need no connection each. The refusal comes when no caller waits any more.
     """
-    monkeypatch.setattr(tasks, "BACKOFF", 3600.0)
+    monkeypatch.setattr(backoff, "BACKOFF", 3600.0)
     monkeypatch.setattr(subscriber, "LONGEST", 3600.0)
     own_admin.acl_setuser(
         "deaf", enabled=True, nopass=True, categories=["+@all"], commands=["-subscribe"], keys=["*"]
@@ -279,8 +279,8 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     """
     breaths = Breaths()
     for module, word, value in (
-        (tasks, "JITTER", breaths),
-        (tasks, "BACKOFF", 0.001),
+        (backoff, "JITTER", breaths),
+        (backoff, "BACKOFF", 0.001),
         (availability, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)
@@ -316,12 +316,12 @@ async def test_many_backlogs_for_a_server_that_is_away_are_sent_together_and_les
     """
     attempts: list[int] = []
 
-    def pause(attempt: int, longest: float) -> float:
-        if longest == availability.REVIVAL:
+    def at_once(attempt: int, longest: float) -> float:
+        if longest == backoff.REVIVAL:
             attempts.append(attempt)
         return 0.0
 
-    monkeypatch.setattr(availability, "pause", pause)
+    monkeypatch.setattr(availability, "backoff", at_once)
     monkeypatch.setattr(lifecycle, "DRAIN_TIMEOUT", 0.0)
     nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
@@ -359,8 +359,8 @@ async def test_a_backlog_is_sent_as_soon_as_another_name_finds_the_server_back(
     own_server.kill()
     monkeypatch.setattr(
         availability,
-        "pause",
-        lambda attempt, longest: 0.0 if longest == availability.LONGEST else LONG * 10,
+        "backoff",
+        lambda attempt, longest: 0.0 if longest == backoff.LONGEST else LONG * 10,
     )
     with pytest.raises(StoreError):
         await soon(asked)
@@ -413,8 +413,8 @@ async def test_one_caller_asks_for_all_when_a_server_is_not_ready(
     """
     breaths = Breaths()
     for module, word, value in (
-        (tasks, "JITTER", breaths),
-        (tasks, "BACKOFF", 0.001),
+        (backoff, "JITTER", breaths),
+        (backoff, "BACKOFF", 0.001),
         (availability, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)
@@ -448,8 +448,8 @@ async def test_each_caller_has_an_error_in_time_when_another_asks_a_server_that_
     ]
     for limiter in limiters:
         await (await limiter.acquire()).arelease()
-    monkeypatch.setattr(tasks, "JITTER", Breaths())
-    monkeypatch.setattr(tasks, "BACKOFF", 3600.0)
+    monkeypatch.setattr(backoff, "JITTER", Breaths())
+    monkeypatch.setattr(backoff, "BACKOFF", 3600.0)
     monkeypatch.setattr(availability, "LONGEST", 3600.0)
 
     async with busy(own_admin, own_server):
@@ -458,7 +458,7 @@ async def test_each_caller_has_an_error_in_time_when_another_asks_a_server_that_
             assert isinstance(outcomes, StoreError)
             assert "BUSY" in str(outcomes)
 
-    monkeypatch.setattr(tasks, "BACKOFF", 0.001)
+    monkeypatch.setattr(backoff, "BACKOFF", 0.001)
     for limiter in limiters:
         await at_rest(limiter)
 

@@ -32,6 +32,10 @@ GATE = (
 # notice: the twins do not reach them.
 SHELLS = {
     "stores/redis/session/local_handoff.py": ["tests/faults/test_hand_over.py"],
+    "stores/redis/transport/backoff.py": [
+        "tests/unit/test_chores.py",
+        "tests/faults/test_pauses.py",
+    ],
     "stores/redis/transport/tasks.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
     "http/feedback.py": ["tests/http/test_feedback.py"],
 }

@@ -23,7 +23,7 @@ import redis.utils
 
 from headgate.stores.redis import fast_path, permit_issuer, routing
 from headgate.stores.redis.session import loop_session
-from headgate.stores.redis.transport import client, tasks, topology
+from headgate.stores.redis.transport import backoff, client, topology
 from tests.simulation.loop import World
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
         for name, module in list(sys.modules.items())
         if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
     ]
-    changes += [(tasks, "JITTER", Jitter(world)), (topology, "CHANCE", Jitter(world))]
+    changes += [(backoff, "JITTER", Jitter(world)), (topology, "CHANCE", Jitter(world))]
     changes += [
         (module, "secrets", types.SimpleNamespace(token_hex=token_hex))
         for module in (client, fast_path)

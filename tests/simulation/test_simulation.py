@@ -294,7 +294,7 @@ GONE_BACK = Plan(
 RECOVERY: dict[str, Any] = {  # the duties of a session when the state has gone back
     "doubt": lambda its, now: None,
     "_end": lambda its, session, now: [],
-    "last_reply": lambda its, waits, now: (
+    "take_last_reply": lambda its, waits, now: (
         f"{its._last_reply.number} ok {its._last_reply.server}" if waits else 0
     ),
 }

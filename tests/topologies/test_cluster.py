@@ -18,7 +18,7 @@ from hiredis import HiredisError
 
 from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.redis.session import polls
-from headgate.stores.redis.transport import availability, tasks, topology
+from headgate.stores.redis.transport import availability, backoff, topology
 from headgate.stores.redis.transport import node as transport_node
 from headgate.stores.redis.transport.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
@@ -331,8 +331,8 @@ async def test_a_dead_master_is_asked_less_and_less_often_though_another_one_ans
     """
     breaths = Breaths()
     for module, word, value in (
-        (tasks, "JITTER", breaths),
-        (tasks, "BACKOFF", 0.001),
+        (backoff, "JITTER", breaths),
+        (backoff, "BACKOFF", 0.001),
         (availability, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)

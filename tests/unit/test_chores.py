@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from headgate.stores.redis.transport import tasks
+from headgate.stores.redis.transport import backoff as backoffs
+from headgate.stores.redis.transport.backoff import backoff
 from headgate.stores.redis.transport.endpoint import NotThereError
 from headgate.stores.redis.transport.tasks import (
     TURN,
@@ -18,7 +19,6 @@ from headgate.stores.redis.transport.tasks import (
     begun,
     ended,
     first_answer,
-    pause,
     stop,
     trouble_of,
 )
@@ -159,11 +159,12 @@ class Longest:
 def test_each_backoff_may_be_twice_the_one_before_up_to_the_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tasks, "JITTER", Longest())
-    monkeypatch.setattr(tasks, "BACKOFF", 1.0)
+    monkeypatch.setattr(backoffs, "JITTER", Longest())
+    monkeypatch.setattr(backoffs, "BACKOFF", 1.0)
 
-    assert [pause(attempt, 100.0) for attempt in (0, 1, 2, 6, 7, 10_000)] == [1, 2, 4, 64, 100, 100]
-    assert pause(10_000, 1e9) == pause(10, 1e9) == 1024
+    seconds = [backoff(attempt, 100.0) for attempt in (0, 1, 2, 6, 7, 10_000)]
+    assert seconds == [1, 2, 4, 64, 100, 100]
+    assert backoff(10_000, 1e9) == backoff(10, 1e9) == 1024
 
 
 async def wait_and_say(ends: list[type[BaseException]]) -> None:

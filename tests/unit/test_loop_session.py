@@ -49,12 +49,12 @@ class Stub:
         self.sending = SimpleNamespace(
             at_once=self.asked.append, ready=self.asked.append, check_flush=lambda: None
         )
-        self.subscriptions = SimpleNamespace(listen=self.listening.append, counts=self.counts)
+        self.subscriptions = SimpleNamespace(listen=self.listening.append, notifies=self.notifies)
 
     def new_session_id(self) -> str:
         return "s"
 
-    def counts(self, session: LoopSession) -> bool:
+    def notifies(self, session: LoopSession) -> bool:
         during, self.during = self.during, lambda: None
         during()
         return False

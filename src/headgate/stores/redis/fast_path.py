@@ -23,7 +23,7 @@ from hiredis import HiredisError, Reader
 from headgate.forks import fork_error
 from headgate.permit import Issuer, Permit
 from headgate.stores.redis.protocol.calls import keys_of, words_at_once
-from headgate.stores.redis.protocol.operations import Caller, new_caller
+from headgate.stores.redis.protocol.operations import KNOWN, Caller, new_caller
 from headgate.stores.redis.protocol.replies import parse_grant
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE, pack
@@ -72,7 +72,7 @@ class FastPath:
 
     def acquire(self, queue: Asking, request: Request) -> Permit | None:
         """A permit for this instant. None: go through the portal."""
-        if queue.limits.declares or self._busy:
+        if queue.limits.declares != KNOWN or self._busy:
             return None
         # No call stands between the check and this line, so neither another thread nor a signal
         # handler comes in between.
@@ -144,12 +144,12 @@ class FastPath:
         except (OSError, HiredisError) as lost:
             self._close(server)
             if (
-                isinstance(lost, TimeoutError)
+                isinstance(lost, TimeoutError)  # one timeout is enough
                 or not is_ours(lost)
                 or self._of_parent
                 or not self._open(server, timeout)
             ):
-                raise  # one timeout is enough
+                raise
             return self._exchange(server, words, timeout)
 
     def _exchange(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
@@ -172,6 +172,7 @@ class FastPath:
         self._opened = opened
         thread = begin(partial(connect, server, timeout, opened), "headgate-connect")
         connection, running = None, True
+        # The last look at the queue comes after the thread has ended.
         while running:
             running = runs(thread)
             with suppress(Empty):

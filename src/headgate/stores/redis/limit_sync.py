@@ -26,10 +26,10 @@ class LimitSync:
     def __init__(self, name: str, declared: Declaration) -> None:
         self.name = name
         self.declared = declared
-        # ASKED until an acquire declares the limits. DECLARED or UPDATED until a call has brought
-        # the declaration to the server. Then KNOWN.
+        # The statement of the next call. ASKED until an acquire declares the limits. DECLARED or
+        # UPDATED until a call has brought the declaration to the server. Then KNOWN.
         self.declares = ASKED
-        self._in_store: Declaration | None = None  # while none are declared here
+        self._in_store: Declaration | None = None  # limits that a reply named, during ASKED
         self._history = Declarations()
         self._turned_down: Declaration | None = None  # ours, which another process has replaced
         self._until = 0.0  # the moment from which they may be declared again
@@ -66,12 +66,12 @@ class LimitSync:
     ) -> tuple[Declaration, int]:
         """The limits that a call names, and its statement. If it `asks`, it declares ours."""
         # Another thread may change `declares` between two lines, so each line checks it again.
-        if self.declares == ASKED:
-            if asks and self.declares == ASKED:
-                self.declares = DECLARED
-            if self._in_store is not None and self.declares == ASKED:
-                return self._in_store, choose_statement(ASKED, asks, operations)
-        # `update` writes `declares` last. Read first, older limits never travel as an update.
+        if asks and self.declares == ASKED:
+            self.declares = DECLARED
+        if self._in_store is not None and self.declares == ASKED:
+            return self._in_store, choose_statement(ASKED, asks, operations)
+        # Read `declares` first, because `update` writes it last. So older limits never travel as an
+        # update.
         declares = self.declares
         return self.declared, choose_statement(declares, asks, operations)
 
@@ -128,6 +128,7 @@ class LimitSync:
             self._turned_down, self.declared, self.declares = None, ours, DECLARED
 
     def accept(self, declared: Declaration, known: bool) -> None:
+        """Go by these limits, if no acquire has declared any. `known`: the store has them."""
         if self.declares == ASKED:
             self.declared, self.declares = declared, KNOWN if known else ASKED
 
@@ -139,7 +140,7 @@ class LimitSync:
             self._history.declare((former or self.declared).program)
         history, program = self._history, declared.program
         history.update(program)
-        # Repeat it next to the assignment, because another thread may have updated in between.
+        # Repeat this step of `update` here: another thread may have updated the limits since.
         history.overruling = program
         self._turned_down, self.declared, self.declares = None, declared, UPDATED
         return self._history.last
@@ -153,5 +154,6 @@ def choose_statement(declares: int, asks: bool, operations: Sequence[Operation])
     """
     if asks or declares in (DECLARED, UPDATED):
         return DECLARED if declares == ASKED else declares
+    # The operation that needs most decides. Without operations, the statement stays as it is.
     needs = {operation.needs for operation in operations} or {declares}
     return KNOWN if KNOWN in needs else OFFERED if OFFERED in needs else ASKED

@@ -22,10 +22,7 @@ from headgate.stores.memory.fast_path import not_at_once
 from headgate.stores.redis.limit_sync import LimitSync
 from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.protocol import operations
-from headgate.stores.redis.protocol.operations import (
-    AskDeclared,
-    AskStatus,
-)
+from headgate.stores.redis.protocol.operations import AskDeclared, AskStatus
 from headgate.stores.redis.protocol.replies import UNKNOWN
 from headgate.stores.redis.routing import Routing
 from headgate.stores.redis.session.loop_session import LoopSession
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.client import Client
 
 
-STATEMENT_TTL = 10.0  # seconds for which a statement about this moment is worth sending
+CHANGE_TTL = 10.0  # seconds for which a change of this moment is worth sending
 LOGS = 4  # the most windows for which a name's log has room
 
 
@@ -57,7 +54,7 @@ class RedisQueue:
         self.key = f"headgate:{{{name}}}"
         self.limits = LimitSync(name, declared)
         self._last_status: tuple[Status, float] | None = None  # and the time of its reply
-        self.enter = self.enter_task = not_at_once
+        self.enter = self.enter_task = not_at_once  # only the server decides
         self._store = store
         self.routing = Routing(self, store)
         self.issuer = PermitIssuer(name, self.key, self.limits, self.routing, self.change)
@@ -87,7 +84,8 @@ class RedisQueue:
     def learn_sync(self) -> Declaration:
         return self.threads.blocking(self.learn)
 
-    def once_known(self, said: str, act: Callable[[], None]) -> None:
+    def once_known(self, call: str, act: Callable[[], None]) -> None:
+        """Run `act` when the name is known to have limits. If it has none, log `call`."""
         if self.limits.has_limits:
             act()
             return
@@ -99,7 +97,7 @@ class RedisQueue:
                 check_known(self.name, cast("Answer", answer))
             except HeadgateError as unknown:
                 name = title(self.name)
-                log(logging.WARNING, "%s of %s has not happened: %s", said, name, unknown)
+                log(logging.WARNING, "%s of %s has not happened: %s", call, name, unknown)
             else:
                 act()
 
@@ -111,9 +109,10 @@ class RedisQueue:
         check_windows(self.name, declared)
 
     def change(self, change: Change) -> None:
-        until = monotonic() + STATEMENT_TTL
+        until = monotonic() + CHANGE_TTL
         if isinstance(change, Pause):
             until = monotonic() + change.time / 1_000_000
+            # Until then, no fast path: its acquire could overtake this pause on another connection.
             self.threads.no_fast_path = max(self.threads.no_fast_path, until)
         self.routing.post(self._write(change, until))
 
@@ -123,7 +122,7 @@ class RedisQueue:
     def _write(self, change: Change, until: float) -> Operation:
         """Begin `change` in this process, and return its operation.
 
-        Most are worth sending `until` a moment. 0.0: only now.
+        After a failure, most are sent again only before `until`. 0.0: never.
         """
         match change:
             case Update(declared, former):
@@ -137,7 +136,7 @@ class RedisQueue:
             case Reset():
                 return operations.Reset(until=until)
             case Drain(unit, left, limit, since):
-                return operations.Drain(unit, limit, left, since, until=until)
+                return operations.Drain(unit, limit=limit, left=left, since=since, until=until)
         raise TypeError(f"no change of a queue: {change!r}")
 
     def flush(self) -> None:
@@ -152,7 +151,7 @@ class RedisQueue:
         await self._store.flush(self.name)
 
     def adopt(self, session: LoopSession) -> None:
-        """In the portal: go on with a session whose loop has ended. Its tasks hold nothing."""
+        """In the portal: go on with a session whose loop has ended. Its tasks' permits go back."""
         for permit in self._inside.left_behind(
             session.client.loop if session.client.lifecycle.abandoned else None
         ):
@@ -167,7 +166,7 @@ class RedisQueue:
         grant, pending = await session.acquire(request, enters=True)
         if pending.permit is not None:
             self._inside.entered(pending.permit, session.client.task)
-        elif pending.believed is None:
+        elif pending.believed is None:  # a grant that holds nothing
             self._inside.passed()
         else:
             self._inside.entered(

@@ -65,14 +65,14 @@ class Routing:
         return session
 
     def visitor(self) -> Hashable:
-        """The task or thread whose block the caller is in."""
+        """The current task or thread. A session finds its task without a system call."""
         session = self.last
         return (session and session.client.task) or visitor()
 
     def leave_closed(self) -> None:
         """Hand over the sessions of closed loops to the portal.
 
-        A queue with only one session is using it, so that one needs no check.
+        A single session needs no check: it is the caller's own, and its loop runs.
         """
         if len(self._sessions) < 2:
             return
@@ -126,7 +126,7 @@ class Routing:
     def send_home(self, permit: Permit, operation: Operation) -> None:
         """Send `operation` from the loop that renews the permit.
 
-        The portal sends them if that loop is closed, or belongs to the parent of a fork.
+        The portal sends it if that loop is closed, or belongs to the parent of a fork.
         """
         session = permit.home
         if (
@@ -134,15 +134,17 @@ class Routing:
             or session.client.closed
             or session.client.process != os.getpid()
         ):
-            self.by_portal(lambda its: its.run([operation]))
+            self.by_portal(lambda its: its.run([operation]))  # its: the portal's own session
         elif (
             session.client.loop is portal_loop() and session.client.thread != threading.get_ident()
         ):
+            # The portal's loop renews it, and another thread calls.
             portal().tell(lambda: self._run_at_home(session, operation))
         elif session.client.task is not None:
-            session.run([operation])
+            session.run([operation])  # A task of that loop calls.
         else:
-            # If this loop never runs again, the portal sends the operation.
+            # Another thread, a callback or a finalizer calls. If that loop never runs again, the
+            # portal sends the operation.
             session.note(operation)
             try:
                 session.client.loop.call_soon_threadsafe(session.send_noted)

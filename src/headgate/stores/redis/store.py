@@ -54,8 +54,8 @@ class RedisStore:
     def _new_queue(self, name: str, declared: Declaration) -> RedisQueue:
         """Make one queue for all threads and signal handlers that ask at the same time.
 
-        There is no lock, because none may wait for another. `setdefault` picks one winner, and the
-        next line keeps a queue that another thread has stored already.
+        There is no lock: a signal handler would wait for ever for the thread that it interrupts.
+        `setdefault` picks one queue. The next line keeps one that another thread has stored.
         """
         queue = self._new.setdefault(name, RedisQueue(self, name, declared))
         queue = self._queues[name] = self._kept[name] = self._queues.get(name) or queue
@@ -91,7 +91,7 @@ class RedisStore:
         return client
 
     def end_closed(self) -> None:
-        """Some loops close without any notice to their tasks."""
+        """End the clients of closed loops: some loops close without notice to their tasks."""
         for loop, client in self._clients.copy().items():
             if loop.is_closed():
                 client.lifecycle.end()
@@ -160,7 +160,10 @@ async def flush_queues(queues: list[RedisQueue]) -> None:
 
 
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
-    """Return the error. If the task never begins, no inner coroutine is left unawaited."""
+    """Flush in another loop, and return the error.
+
+    The inner coroutine is made here: a task that never begins leaves none unawaited.
+    """
     return await trouble_of(flush_queues(queues))
 
 
@@ -170,7 +173,7 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
         await flush_queues(queues)
         return True
     tasks = begin_flush(loop, queues)
-    deadline = None  # set when a stopped loop is seen: this loop may have been blocked before
+    deadline = None  # It counts from the first look at a stopped loop: this one may have stalled.
     while not loop.is_closed():
         if has_ended(tasks):
             return True

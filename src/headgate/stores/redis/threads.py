@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Queue(Home, Protocol):
-    """The queue that they lead to."""
+    """The queue, as a thread sees it."""
 
     @property
     def declared(self) -> Declaration: ...
@@ -49,6 +49,8 @@ class FastPaths(Sessions, Protocol):
 
 
 class Threads:
+    """The acquires and other calls of threads for one queue."""
+
     def __init__(self, queue: Queue, store: FastPaths) -> None:
         self._queue = queue
         self._store = store
@@ -80,7 +82,7 @@ class Threads:
         # `close()` in a signal handler looks for this local variable in the thread's frames.
         closing = request.closing  # noqa: F841
         loop, on_wait = asyncio._get_running_loop(), request.on_wait
-        if loop is not None:
+        if loop is not None:  # This thread blocks its own event loop.
             self._check_held_here(loop, request)
             on_wait = self._warn_of_blocking if on_wait is None else on_wait
         if on_wait is None:

@@ -41,7 +41,8 @@ class Command(NamedTuple):
     waits: bool
     notified: bool  # by this server
     requests: tuple[str, ...]
-    # It may free capacity elsewhere: notifications are published before the reply.
+    # It may grant permits to other sessions. Their notifications should leave before the reply: see
+    # `Node._ping_first`.
     for_others: bool = False
 
     @property

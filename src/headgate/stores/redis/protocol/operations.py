@@ -51,8 +51,8 @@ class Operation:
     asker: Promise | None = field(default=None, kw_only=True)  # it gets the answer
 
     verb: ClassVar[str]
-    # KNOWN: it needs declared limits. OFFERED: it creates a state for the first caller that
-    # acquires. ASKED: it changes nothing without a state.
+    # The least statement of its call. KNOWN: it needs declared limits. OFFERED: it creates a state
+    # for the first caller that acquires. ASKED: it changes nothing without a state.
     needs: ClassVar[int] = KNOWN
     # A log line names it when it is given up: it is a method of the user's limiter or permit.
     logged: ClassVar[bool] = True
@@ -73,28 +73,27 @@ class Operation:
 @dataclass(slots=True, eq=False)
 class GivingBack(Operation):
     caller: Caller
-    t: int = 0  # the moment of the grant that a cancel undoes
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is written by itself: one answer for several would not say which were held."""
+        return self.asker is not None
 
     def write(self, count: int) -> tuple[Any, ...]:
         session_id, number, asked = self.caller
         return (self.verb, session_id, number, count, asked)
 
     def count_alike(self, operations: Sequence[Operation], index: int) -> int:
-        """How many of `operations` are written together, from this one at `index` on.
-
-        One answer for several would not say which of them were held. The cancel of a grant is
-        alone, because it names the grant's own moment.
-        """
+        """How many of `operations` are written together, from this one at `index` on."""
         count, kind, (session_id, number, asked) = 1, type(self), self.caller
-        if self.asker is not None or self.t:
+        if self.alone:
             return 1
         while index + count < len(operations):
             other = operations[index + count]
             if (
                 type(other) is not kind
-                or other.asker is not None
+                or other.alone
                 or other.caller != (session_id, number + count, asked)
-                or other.t
             ):
                 break
             count += 1
@@ -113,6 +112,13 @@ class Release(GivingBack):
 class Cancel(GivingBack):
     verb = "cancel"
     logged = False
+
+    t: int = 0  # the moment of the grant that it undoes; 0: it leaves the queue
+
+    @property
+    def alone(self) -> bool:
+        """The cancel of a grant is alone, because it names the grant's own moment."""
+        return self.asker is not None or self.t != 0
 
     def write(self, count: int) -> tuple[Any, ...]:
         session_id, number, asked = self.caller
@@ -157,7 +163,7 @@ class Update(Operation):
 
 
 @dataclass(slots=True, eq=False)
-class Statement(Operation):
+class ShortLived(Operation):
     """It is about this moment, and soon worth nothing."""
 
     until: float = field(default=0.0, kw_only=True)  # on the monotonic clock
@@ -167,19 +173,19 @@ class Statement(Operation):
 
 
 @dataclass(slots=True, eq=False)
-class Resume(Statement):
+class Resume(ShortLived):
     verb = "resume"
     needs = ASKED
 
 
 @dataclass(slots=True, eq=False)
-class Reset(Statement):
+class Reset(ShortLived):
     verb = "reset"
     needs = ASKED
 
 
 @dataclass(slots=True, eq=False)
-class Pause(Statement):
+class Pause(ShortLived):
     """No caller passes for `time` microseconds."""
 
     verb = "pause"
@@ -189,7 +195,7 @@ class Pause(Statement):
 
 
 @dataclass(slots=True, eq=False)
-class Drain(Statement):
+class Drain(ShortLived):
     verb = "drain"
     needs = OFFERED
 

@@ -15,7 +15,9 @@ from headgate.gate.gate import Grant
 class Answer(NamedTuple):
     """To an acquire, `kind` is grant, wait, late, full or never.
 
-    To another operation, `number` is 1 or 0: for a release, whether the permit was held.
+    A grant has its moment as `number`, and its fence. Wait, late and full have the microseconds
+    until the turn as `number`. Wait and full have the position as `fence`. To another operation,
+    `number` is 1 or 0: for a release, whether the permit was held.
     """
 
     kind: str
@@ -178,6 +180,7 @@ def read_outbox(words: Iterable[str], now: int) -> Outbox:
             now = int(word[1:])
             continue
         count, t, fence, lease = map(int, islice(words, 4))
+        # In a run, the numbers and the fences follow one another.
         numbers, fences = counted(int(word)), counted(now + fence)
         moments, leases = repeat(t if t < 0 else now + t, count), repeat(lease)
         grants += map(new_grant, zip(numbers, moments, fences, leases, strict=False))
@@ -185,7 +188,7 @@ def read_outbox(words: Iterable[str], now: int) -> Outbox:
 
 
 def has_begun(refusal: Any) -> bool:
-    """Whether an error came out of the script: the server then names it.
+    """Whether an error came out of the script: then the server's text names the script.
 
     Otherwise the server refused the whole call: it may not write, or its memory is full.
     """

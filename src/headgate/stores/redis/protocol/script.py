@@ -90,6 +90,7 @@ class Library:
         at_once = "local reply = FastAcquire.run(KEYS, ARGV)\n"
         whole = f"{fast}{at_once}if reply then return reply end\n{rest}return Main.run(KEYS, ARGV)"
         self.whole = script(name, whole)
+        # As a function, it has the flag allow-oom (library.lua). As a script, it is the same.
         self.back = self.whole._replace(function=f"{name}_back")
         self.fast = script(f"{name}_fast", f"{fast}{at_once}return reply")
 

@@ -26,7 +26,8 @@ class PendingAcquire:
         self.number = 0
         self.request = request
         self.future = future
-        self.then: Promise | None = None  # with `on_wait`: for the grant, after the position
+        # With `on_wait`: the future of the grant. `future` is that of the position first.
+        self.then: Promise | None = None
         self.enters = enters  # it never sees its permit, so another caller may leave it one
         self.start = now
         self.session_id = ""  # empty until it is sent
@@ -39,7 +40,8 @@ class PendingAcquire:
         self.lease = 0  # microseconds
         self.cancel: Cancel | None = None  # at most one, or the grant would be undone twice
         self.permit: Permit | None = None  # that another caller left to it
-        self.believed: float | None = None  # until when it is held for certain; None: never
+        # Until when it is held for certain. None: it holds nothing.
+        self.believed: float | None = None
 
     @property
     def caller(self) -> Caller:
@@ -48,9 +50,9 @@ class PendingAcquire:
     def report_wait(self, position: int, delay: int) -> None:
         """Give the position to the caller's `on_wait`, once."""
         if self.then is not None:
-            asked, self.future, self.then = self.future, self.then, None
+            position_future, self.future, self.then = self.future, self.then, None
             self.request = with_on_wait(self.request, None)
-            asked.set_result(queued_at(position, delay))
+            position_future.set_result(queued_at(position, delay))
 
     def settle(self, outcome: Grant | BaseException) -> None:
         settle(self.future, outcome)
@@ -61,7 +63,7 @@ class Deadline(NamedTuple):
 
     moment: float
     number: int  # tells apart equal moments
-    pending: list[PendingAcquire]  # empty: the caller has ended
+    pending: list[PendingAcquire]  # one; none: the caller has ended
 
 
 def with_on_wait(request: Request, on_wait: OnWait | None) -> Request:

@@ -94,7 +94,7 @@ class Deadlines:
     def _unanswered(self, now: float) -> list[PendingAcquire]:
         """The callers for which the server counts as lost.
 
-        If a call was sent only a moment ago, its callers wait a little longer.
+        The others wait until the call in flight has had no reply for SILENCE seconds.
         """
         if now < self._answer_by:
             return []
@@ -103,7 +103,7 @@ class Deadlines:
             if pending.t or pending.future.done():
                 continue
             if pending.answer_by <= now:
-                silent = self._traffic.silence(pending, now)
+                silent = self._traffic.seconds_without_reply(pending, now)
                 if silent >= SILENCE:
                     over.append(pending)
                     continue

@@ -17,9 +17,9 @@ from headgate.errors import StoreError
 from headgate.keys import title
 from headgate.stores.redis.protocol.operations import AskStatus
 from headgate.stores.redis.session.loop_session import abandon
+from headgate.stores.redis.transport.backoff import backoff
 from headgate.stores.redis.transport.portal import portal
 from headgate.stores.redis.transport.shutdown import report
-from headgate.stores.redis.transport.tasks import pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,6 +81,7 @@ def cancel_callers(session: LoopSession) -> None:
     for operation in session.traffic.undelivered():
         if operation.asker is not None:
             abandon(operation.asker)
+            # A future is done now. A `Callback` is not: it gets the answer from any loop.
             if operation.asker.done():
                 operation.asker = None
 
@@ -112,7 +113,7 @@ async def deliver(session: LoopSession, until: float) -> None:
                     await flush([session])
                     return
                 except StoreError:
-                    await asyncio.sleep(pause(attempt, LONGEST))
+                    await asyncio.sleep(backoff(attempt, LONGEST))
 
 
 def unsent(sessions: Iterable[LoopSession]) -> list[Unsent]:

@@ -73,28 +73,28 @@ class Grants:
         self._deadlines.limit_wait(pending)
 
     def apply_grant(
-        self, pending: PendingAcquire, grant: Grant, lease: int, server: int, now: float
+        self, pending: PendingAcquire, grant: Grant, lease: int, server_now: int, now: float
     ) -> None:
         """Sleep until the moment of the grant, counted from now, so never too early (TL1)."""
         pending.t = t = grant.t
         pending.lease = lease
         self._handoff.note_grant(pending)
         sent_at = self._traffic.sent.at if self._traffic.sent else 0.0
-        pending.believed = self._renewal.believed(t, lease, server, sent_at, now)
+        pending.believed = self._renewal.believed(t, lease, server_now, sent_at, now)
         if pending.future.done():
             self._traffic.give_up(pending)
             return
         if lease:
             self._renewal.expected.add(pending)
         reserved = self._traffic.reserved
-        if t <= server and not reserved.queue:
+        if t <= server_now and not reserved.queue:
             pending.settle(grant)
         else:
-            reserved.sleep(pending, grant, t - server, now)
+            reserved.sleep(pending, grant, t - server_now, now)
             if reserved.precedes_pause(grant):  # its notification arrived only now
                 self._hold_back(now)
 
-    def apply_outbox(self, outbox: Outbox, server: int, now: float) -> dict[int, bool]:
+    def apply_outbox(self, outbox: Outbox, server_now: int, now: float) -> dict[int, bool]:
         """Apply grants and a pause. Return, by fence, whether a caller claims the grant."""
         claims, traffic = {}, self._traffic
         for number, t, fence, lease in outbox.grants:
@@ -102,16 +102,16 @@ class Grants:
             if number in traffic.waiting and fence <= traffic.waiting[number].fence:
                 continue  # this grant was taken back
             pending = traffic.waiting.pop(number, None) or traffic.abandoned.pop(number, None)
-            claims[fence] = pending is not None or t < 0
+            claims[fence] = pending is not None or t < 0  # a refusal needs no caller
             if pending is None:
                 continue  # the grant was applied before, or the state has gone back
             if t < 0:
                 pending.settle(never(self._limits.name, self._limits.declared, pending.request))
             else:
-                self.apply_grant(pending, Grant(t, fence), lease, server, now)
+                self.apply_grant(pending, Grant(t, fence), lease, server_now, now)
         if outbox.pause is not None:
             self._handoff.stop()  # the callers held back come before all others
-            if traffic.reserved.pause(server, outbox.pause, now):
+            if traffic.reserved.pause(server_now, outbox.pause, now):
                 self._hold_back(now)
         return claims
 

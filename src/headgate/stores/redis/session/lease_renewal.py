@@ -32,9 +32,9 @@ class LeaseRenewal:
         self._held: dict[ref[Permit], int] = {}
         self.expected: set[PendingAcquire] = set()  # granted, without a permit yet
         self.moment = inf  # of the next renewal
-        # The next renewal is in time for permits with `_lease` that are certain until `_enough`.
-        self._lease = 0
-        self._enough = inf
+        # The next renewal is in time for a permit with this lease that is certain for as long.
+        self._served_lease = 0
+        self._served_until = inf
         self.lost: list[Permit] = []  # as the current reply shows
 
     @property
@@ -56,19 +56,21 @@ class LeaseRenewal:
     def hold(self, permit: Permit, lease: int) -> bool:
         """Renew `permit`. Return whether the next renewal is in time for it."""
         self._held[ref(permit, self._held.pop)] = lease
-        return lease == self._lease and permit.believed >= self._enough
+        return lease == self._served_lease and permit.believed >= self._served_until
 
     def renew_in_time(self, permit: Permit, lease: int, now: float) -> None:
         """Renew at a third of the lease, or earlier, while two thirds are certain."""
-        third = min(lease, self._limits.declared.lease or lease) / 3_000_000
+        third = renewal_interval(min(lease, self._limits.declared.lease or lease))
         self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
-        self._lease, self._enough = lease, permit.believed
+        self._served_lease, self._served_until = lease, permit.believed
 
-    def believed(self, t: int, lease: int, server: int, sent_at: float, now: float) -> float | None:
+    def believed(
+        self, t: int, lease: int, server_now: int, sent_at: float, now: float
+    ) -> float | None:
         """The moment until which a permit granted for `t` is certain (S2, lease time).
 
-        It counts from the sending of a call. If the server's clock may have stepped between the
-        last reply and the grant, named at `server`, the earlier of two ends counts.
+        It counts from the sending of a call. The grant was named at `server_now`. If the server's
+        clock may have stepped between the last reply and then, the earlier of two ends counts.
         """
         known = self._last_reply.server
         if not lease:
@@ -77,9 +79,9 @@ class LeaseRenewal:
         if not known:
             return sent_at + lease / 1_000_000
         believed = self._last_reply.asked_at + (t + lease - known) / 1_000_000
-        return (
-            believed if server == known else min(believed, now + (t + lease - server) / 1_000_000)
-        )
+        if server_now == known:
+            return believed
+        return min(believed, now + (t + lease - server_now) / 1_000_000)
 
     def numbers_of(self, session_id: str) -> set[int]:
         callers = [
@@ -96,10 +98,10 @@ class LeaseRenewal:
         known = self._known()
         log_lost(self._limits.name, [permit for permit, _ in known])
         held = [(permit, lease) for permit, lease in known if permit.held and not permit.lost]
-        self.moment = self._enough = inf
+        self.moment = self._served_until = inf
         if held:
             lease = self._limits.declared.lease or min(lease for _, lease in held)
-            self._renew_at(now + lease / 3_000_000)
+            self._renew_at(now + renewal_interval(lease))
             self._traffic.run([Renew(permit, lease) for permit, lease in held])
 
     def _renew_at(self, moment: float) -> None:
@@ -110,8 +112,9 @@ class LeaseRenewal:
             return  # the lease runs on, and the next renewal may be in time
         permit, lease = renew.permit, renew.lease
         if cast(Answer, answer).number:
+            # The key that is there stays, with its callback, because both are equal.
             self._held[ref(permit)] = lease = self._last_reply.lease or lease
-            self._renew_at(now + lease / 3_000_000)
+            self._renew_at(now + renewal_interval(lease))
             renew_lease(permit, self._last_reply.asked_at + lease / 1_000_000)
         else:
             renew_lease(permit, now)  # certain only until now: the lease is lost
@@ -120,3 +123,8 @@ class LeaseRenewal:
     def log_lost(self) -> None:
         lost, self.lost = self.lost, []
         log_lost(self._limits.name, lost)
+
+
+def renewal_interval(lease: int) -> float:
+    """The seconds between two renewals: a third of the lease, which is in microseconds."""
+    return lease / 3_000_000

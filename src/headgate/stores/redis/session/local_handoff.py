@@ -80,14 +80,14 @@ class LocalHandoff:
         return allowed and certain
 
     def count_ahead(self) -> int:
-        """`Sent.ahead` of a new acquire."""
+        """How many waiters are before a new acquire: the value of `Sent.ahead`."""
         waiting = self._traffic.waiting
         return len(waiting) if next(reversed(waiting), 0) <= self._first_to else -1
 
     def note_queued(self, sent: Sent, ahead: int | None) -> None:
         """A reply says how many are `ahead` of the call's first waiter. None: it has none.
 
-        If all of them are this session's, no other session stands between them.
+        If none of them is another session's, all up to this call's last acquire head the queue.
         """
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number

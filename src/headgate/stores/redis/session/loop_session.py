@@ -19,9 +19,9 @@ from headgate.forks import fork_error
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import SCHEDULED
+from headgate.stores.redis.transport import reconnection
 from headgate.stores.redis.transport.failures import cannot
 from headgate.stores.redis.transport.portal import portal
-from headgate.stores.redis.transport.reconnection import retry_for
 from headgate.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Router(Protocol):
-    """The sessions of that queue."""
+    """The part of Routing that a session uses."""
 
     def leave_closed(self) -> None: ...
 
@@ -185,13 +185,18 @@ class LoopSession:
         return bool(self.traffic.waiting)
 
     def command(self) -> Command | None:
-        """The next call. None: it was sent before, and the client asks again after an exception."""
+        """The next call. None: there is none.
+
+        After an exception, the client asks for a call that may have been sent before.
+        """
         try:
             if self.traffic.state is not SCHEDULED:
                 return None
             # A signal handler or a finalizer may call `run` in the middle of this. Until the call
             # is complete, the client gets no second one.
-            return self.machine.next_call.make(self.client.subscriptions.counts(self), monotonic())
+            return self.machine.next_call.make(
+                self.client.subscriptions.notifies(self), monotonic()
+            )
         finally:
             self._client_knows = False
 
@@ -224,7 +229,8 @@ class LoopSession:
 
     def on_disconnect(self, lost: BaseException, spent: float) -> None:
         """The call in flight has lost its connection, and may be sent again."""
-        self.machine.on_disconnect(cannot(self.client.topology, lost), spent, retry_for(None))
+        error = cannot(self.client.topology, lost)
+        self.machine.on_disconnect(error, spent, reconnection.OUTAGE)
         self._update()
 
     def doubt(self) -> None:
@@ -294,8 +300,8 @@ class LoopSession:
         if moment >= self._moment or self.client.closed:
             return
         self.halt()
-        # A permit keeps its queue alive, and the queue its sessions. A timer keeps only a session
-        # that owes something.
+        # The timer keeps the session alive only if it owes something. Otherwise its permits do so:
+        # a permit keeps its queue alive, and the queue its sessions.
         home: Callable[[], LoopSession | None]
         home = (lambda: self) if self.traffic.owes else ref(self)
         delay = max(0.0, moment - monotonic())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headgate.stores.redis.protocol.calls import Command, keys_of, write_requests
-from headgate.stores.redis.protocol.operations import Leave
+from headgate.stores.redis.protocol.operations import KNOWN, Leave
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.session.traffic import IN_FLIGHT, Sent
 
@@ -46,7 +46,7 @@ class NextCall:
         the middle of this. Nothing else must be sent until the call is complete.
         """
         traffic = self._traffic
-        traffic.sent, traffic.owed = traffic.owed or self._make_new(notified, now), None
+        traffic.sent, traffic.to_repeat = traffic.to_repeat or self._make_new(notified, now), None
         traffic.state = IN_FLIGHT
         return traffic.sent.command
 
@@ -75,7 +75,8 @@ class NextCall:
         alone = (
             uncontended
             and len(acquires) == 1
-            and not (operations or waits or how or self._recovery.doubts)
+            and how == KNOWN
+            and not (operations or waits or self._recovery.doubts)
         )
         command = Command(
             library().whole if acquires else library().back,
@@ -84,7 +85,7 @@ class NextCall:
             numbering.session_id,
             numbering.call,
             how,
-            self._recovery.last_reply(waits, now),
+            self._recovery.take_last_reply(waits, now),
             waits,
             notified,
             write_requests(operations, acquires),
@@ -94,6 +95,4 @@ class NextCall:
         for pending in acquires:
             pending.session_id, pending.last = numbering.session_id, acquires[-1].number
             self._traffic.waiting[pending.number] = pending
-        return Sent(
-            *(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
-        )
+        return Sent(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)

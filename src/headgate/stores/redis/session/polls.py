@@ -6,6 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from headgate.stores.redis.protocol.calls import RESERVE_AHEAD
+from headgate.stores.redis.session.lease_renewal import renewal_interval
 
 if TYPE_CHECKING:
     from headgate.stores.redis.session.last_reply import LastReply
@@ -34,18 +35,24 @@ class Polls:
         self.moment = inf
         if not self._traffic.waiting:
             return
-        wait = self._seconds_to_estimate(now) if head is None else head / 1_000_000
-        if head is not None and wait > 2 * MARGIN:
-            wait -= MARGIN
+        if head is None:
+            wait = self._seconds_to_estimate(now)
+        else:
+            wait = head / 1_000_000
+            if wait > 2 * MARGIN:
+                wait -= MARGIN
         # A grant of which this session knows nothing must not end before the session asks.
         last = self._last_reply
-        beat = min(HEARTBEAT, last.lease / 3_000_000) if last.lease else HEARTBEAT
+        beat = min(HEARTBEAT, renewal_interval(last.lease)) if last.lease else HEARTBEAT
         # Notifications do not count as a sign of life: the server sees only calls (L3, dead
         # waiters).
         self.moment = now + max(0.0, min(beat - last.silence(now), wait))
 
     def _seconds_to_estimate(self, now: float) -> float:
-        """Seconds until the first waiter asks for its state: shortly after its estimate, once."""
+        """Seconds until the first waiter asks for its state: shortly after its estimate.
+
+        It asks once: an estimate that is over is dropped.
+        """
         first = next(iter(self._traffic.waiting.values()))
         wait = first.due + GRACE - now
         if wait <= 0:

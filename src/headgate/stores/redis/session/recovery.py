@@ -44,15 +44,15 @@ class Recovery:
         self._announced: dict[int, int] = {}  # fences that a notification named, and its time
 
     def doubt(self, now: float) -> None:
-        """The connection is lost. Ask whether the server has an older state with parts of ours."""
+        """The connection is lost. Ask whether the server has gone back to an older state."""
         if self._last_reply.silence(now) < self._lasting():
             self.doubts = True
             self._traffic.schedule()
 
-    def last_reply(self, waits: bool, now: float) -> str:
+    def take_last_reply(self, waits: bool, now: float) -> str:
         """The beginning of the last reply received, which the server compares with its record.
 
-        "0": there was none, or the server may have forgotten it.
+        "0": there was none, or the server may have forgotten it. Clears `doubts`.
         """
         last = self._last_reply
         tells = waits or self.doubts or last.silence(now) < KEEP
@@ -81,17 +81,20 @@ class Recovery:
             for each in self._ended
         ]
 
-    def note_announced(self, claims: Mapping[int, bool], server: int) -> None:
+    def note_announced(self, claims: Mapping[int, bool], server_now: int) -> None:
         """Note the claimed grants of a notification, which the next reply repeats."""
         for fence, claimed in claims.items():
             if claimed:
-                self._announced[fence] = server
+                self._announced[fence] = server_now
 
-    def unclaimed(self, claims: Mapping[int, bool], server: int) -> bool:
+    def unclaimed(self, claims: Mapping[int, bool], server_now: int) -> bool:
         """Whether a reply names new grants that no caller claims."""
         found = any(
             not claimed and fence not in self._announced for fence, claimed in claims.items()
         )
         if self._announced:
-            self._announced = {fence: at for fence, at in self._announced.items() if at >= server}
+            # This reply has repeated the grants of earlier notifications.
+            self._announced = {
+                fence: at for fence, at in self._announced.items() if at >= server_now
+            }
         return found

@@ -43,25 +43,25 @@ class Reservations:
             _, pending, grant = self.queue.popleft()
             pending.settle(grant)
 
-    def pause(self, server: int, left: int, now: float) -> bool:
-        """From the server's time `server` on, no caller passes for `left` microseconds.
+    def pause(self, server_now: int, left: int, now: float) -> bool:
+        """Let no caller pass for `left` microseconds from `server_now` on.
 
         0: a pause ended at that time. Return whether the pause is new.
         """
         if not left:
-            if server >= self._pause_known_at:
-                self._paused_until = min(server, self._paused_until)
-                self._pause_ends, self._resumed_at = 0.0, server
+            if server_now >= self._pause_known_at:
+                self._paused_until = min(server_now, self._paused_until)
+                self._pause_ends, self._resumed_at = 0.0, server_now
             return False
-        if server + left <= self._paused_until or server < self._resumed_at:
+        if server_now + left <= self._paused_until or server_now < self._resumed_at:
             return False
-        self._paused_until, self._pause_known_at = server + left, server
+        self._paused_until, self._pause_known_at = server_now + left, server_now
         self._pause_ends = now + left / 1_000_000
         return True
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether a grant was made before the pause, for a moment before its end."""
-        # With a later fence, the server no longer knew the pause.
+        # A grant with a later fence was made by a server that no longer knew the pause.
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:

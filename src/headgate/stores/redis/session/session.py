@@ -114,9 +114,9 @@ class Session:
         try:
             self._act_on(sent, self._parse(reply, sent), now)
         except Exception as senseless:
-            traffic.sent = sent
+            traffic.sent = sent  # it has no reply that counts
             if not isinstance(senseless, OtherReplyError):
-                # The server repeats its reply, so the same call is not sent again.
+                # The server would repeat this reply, so the call is not sent again.
                 self._on_refusal("what it replied to a script makes no sense", senseless, True, now)
             raise
         finally:
@@ -126,7 +126,7 @@ class Session:
 
     def _end_reading(self, now: float) -> None:
         traffic = self.traffic
-        if not (traffic.acquires or traffic.owed):
+        if not (traffic.acquires or traffic.to_repeat):
             self.deadlines.all_answered()
         notifications, self._out_of_order = self._out_of_order, []
         for found in notifications:
@@ -157,16 +157,16 @@ class Session:
         else:
             self._retry(sent, reply, now)
 
-    def _note_reply(self, sent: Sent, server: int) -> None:
+    def _note_reply(self, sent: Sent, server_now: int) -> None:
         last = self.last_reply
-        last.number, last.server = sent.command.number, server
+        last.number, last.server = sent.command.number, server_now
         last.asked_at, last.lease = sent.at, sent.lease
-        self.handoff.note_answer(sent.command, server)
+        self.handoff.note_answer(sent.command, server_now)
 
     def _accept_grant(self, sent: Sent, reply: GrantedAtOnce, now: float) -> None:
         self._note_reply(sent, reply.now)
         pending = sent.acquires[0]
-        # A caller that has left also takes its grant, because `apply_grant` gives it back.
+        # If the caller has left, `apply_grant` gives its grant back.
         if self.traffic.waiting.pop(pending.number, None) or pending.future.done():
             self._grants.apply_grant(pending, reply.grant, sent.lease, reply.now, now)
 
@@ -180,7 +180,7 @@ class Session:
             self._on_answer(operation, outcome, now)
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
         for pending, answer in zip(sent.acquires, answers, strict=True):
-            # A caller that has left takes its answer, too: see `_accept_grant`.
+            # A caller that has left has its answer applied, too: see `_accept_grant`.
             if pending.number in traffic.waiting or pending.future.done():
                 self._grants.apply_answer(pending, answer, now)
         kinds = [answer.kind for answer in answers]
@@ -246,6 +246,7 @@ class Session:
         self._out_of_order = []  # the next reply repeats what these notifications said
         self.batching.uncontended = False
         operations, traffic.operations = traffic.operations, []
+        # Operations that a finalizer has noted meanwhile come behind.
         traffic.operations[:0] = keep_owed(self.limits.name, operations, error, now)
         for operation in operations + (sent.operations if sent else []):
             self._on_answer(operation, error, now)
@@ -318,12 +319,15 @@ class Session:
         If the call declared ours, they may be declared again after `wait` microseconds. -1: an
         update holds.
         """
-        program = sent.command.program
-        if wait is not None and self.limits.note_turned_down(program, holds, wait, now):
-            self.limits.declare_if_due(now)
-        elif wait is not None or not self.limits.note_overruled(holds):
-            return  # something else was declared since the call was sent
-        self.renewal.renew(now)
+        # False: something else was declared since the call was sent.
+        if wait is None:
+            learned = self.limits.note_overruled(holds)
+        else:
+            learned = self.limits.note_turned_down(sent.command.program, holds, wait, now)
+            if learned:
+                self.limits.declare_if_due(now)
+        if learned:
+            self.renewal.renew(now)
 
     def take_over(self, now: float) -> None:
         """Go on after the loop of all callers has ended: give up what they asked for."""

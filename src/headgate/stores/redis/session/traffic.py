@@ -36,8 +36,8 @@ class Sent(NamedTuple):
     at: float
     acquires: list[PendingAcquire]
     operations: list[Operation]
-    # The position of its first acquire, if only this session's waiters are before it and no grant
-    # is made. -1: other sessions' waiters are there already.
+    # How many waiters are before its first acquire, if all are this session's and none is granted
+    # meanwhile. -1: there are other sessions' waiters.
     ahead: int
     outbox_grants: int  # the hand-off's count of grants when it was sent
     alone: bool  # it is one acquire, and most likely the reply is its grant
@@ -50,14 +50,14 @@ class Traffic:
         self.acquires: list[PendingAcquire] = []
         self.operations: list[Operation] = []
         self.sent: Sent | None = None
-        # A call that the server may have run. It is sent again before any other.
-        self.owed: Sent | None = None
+        # A call that the server may have run. It is sent again before any other call.
+        self.to_repeat: Sent | None = None
         # By number, in order. (A plain dict finds its first slowly after many deletions.)
         self.waiting: OrderedDict[int, PendingAcquire] = OrderedDict()
         self.abandoned: dict[int, PendingAcquire] = {}  # the server may still grant them
         self.leaving = False  # more waiters have given up than one call can name
         self.reserved = Reservations()
-        self.again = False  # a call is to be sent when the reply is read
+        self.again = False  # another call follows when the reply is read
         # For the loop's side: the error of the calls, and of some callers.
         self.failure: StoreError | None = None
         self.outage: StoreError | None = None
@@ -89,14 +89,15 @@ class Traffic:
         return sent
 
     def stop(self) -> Sent | None:
-        sent, self.sent = self.sent or self.owed, None
-        self.owed, self.state = sent, IDLE
+        """Wait for no reply any more. Return the call without a reply, which must be repeated."""
+        sent, self.sent = self.sent or self.to_repeat, None
+        self.to_repeat, self.state = sent, IDLE
         return sent
 
     @property
     def owes(self) -> bool:
         """Whether the server must get something other than new acquires."""
-        return bool(self.operations or self.owed or self.leaving)
+        return bool(self.operations or self.to_repeat or self.leaving)
 
     @property
     def idle(self) -> bool:
@@ -126,18 +127,18 @@ class Traffic:
             self.operations[:0] = operations
 
     def put_off(self) -> None:
-        """A call could not be made, or not be written: send it, or the same call again."""
+        """Send the next call again: an exception came before it was made or written."""
         self.stop()
         self.schedule()
 
     def undelivered(self) -> list[Operation]:
-        sent = self.sent or self.owed
+        sent = self.sent or self.to_repeat
         return [*(sent.operations if sent else ()), *self.operations]
 
     @property
     def must_deliver(self) -> bool:
         """Whether the server must get an operation, or may have granted something in vain."""
-        sent = self.sent or self.owed
+        sent = self.sent or self.to_repeat
         left = sent is not None and any(pending.future.done() for pending in sent.acquires)
         return bool(self.leaving or left or self.undelivered())
 
@@ -150,10 +151,11 @@ class Traffic:
         return [*self.unanswered(), *(pending for _, pending, _ in self.reserved.queue)]
 
     def without_answer(self) -> list[PendingAcquire]:
-        call = self.sent or self.owed
+        call = self.sent or self.to_repeat
         return [*(call.acquires if call else ()), *self.acquires]
 
-    def silence(self, pending: PendingAcquire, now: float) -> float:
+    def seconds_without_reply(self, pending: PendingAcquire, now: float) -> float:
+        """The silence since `pending` and the call in flight began. 0.0: no call is in flight."""
         return 0.0 if self.sent is None else now - max(self.sent.at, pending.start)
 
     def give_up(self, pending: PendingAcquire) -> None:

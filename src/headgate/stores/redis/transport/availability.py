@@ -11,19 +11,16 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headgate.stores.redis.transport.backoff import LONGEST, REVIVAL, backoff
 from headgate.stores.redis.transport.failures import NotThereError
 from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Call, Node, Sender
 from headgate.stores.redis.transport.outages import outages_of
-from headgate.stores.redis.transport.tasks import begun, pause, trouble_of
+from headgate.stores.redis.transport.tasks import begun, trouble_of
 
 if TYPE_CHECKING:
     from headgate.errors import StoreError
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
-
-# The longest pause before another attempt, in seconds, while callers wait and while none does.
-LONGEST = 1.0
-REVIVAL = 5.0
 
 
 class Closable(Protocol):
@@ -51,7 +48,7 @@ class Offers:
         """
         self._backlog[sender] = None
         if self._timer is None:
-            self._timer = self.loop.call_later(pause(attempt, REVIVAL), self.send_all)
+            self._timer = self.loop.call_later(backoff(attempt, REVIVAL), self.send_all)
 
     def send_all(self) -> None:
         self.halt()
@@ -69,7 +66,7 @@ class Availability:
     def __init__(self, client: Closable) -> None:
         self._client = client
         self._topology = client.topology
-        # The store has answered before.
+        # The store has answered this client, or another loop: see `note_other_loops`.
         self.met = False
         # These servers failed with these errors. Before another attempt the client asks where the
         # names are.
@@ -98,7 +95,7 @@ class Availability:
 
     def next_backoff(self, server: Endpoint | None) -> float:
         self._attempts[server] = attempts = self._attempts.get(server, 0) + 1
-        return pause(attempts, LONGEST)
+        return backoff(attempts, LONGEST)
 
     def note_reply(self, call: Call, reply: Any, node: Node) -> None:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
@@ -109,6 +106,7 @@ class Availability:
             call.sender.met = self.met = self._outages.met = True
             # A server that refuses all calls, such as one without memory, is not back yet.
             if self._outages.since and not isinstance(reply, Exception):
+                # None: callers have also failed while no server of their names was known.
                 for part in {self._part(node.endpoint), None}:
                     self._outages.ends(part, self._client.loop)
             if self._attempts or self._abandoned or self.unavailable:
@@ -117,14 +115,15 @@ class Availability:
     def _reached(self, node: Node, part: Endpoint | None) -> None:
         if part in self._abandoned:
             self.offers.send_all()
+        # None: see `note_reply`.
         for known in (node.endpoint, None):
             self._attempts.pop(known, None)
         for parts in (self._abandoned, self.unavailable):
-            parts -= {part, None}
+            parts.difference_update((part, None))
         node.postponed.send_all()
 
     def note_refusal(self, call: Call) -> None:
-        """The server of `call` cannot run it now."""
+        """The server of `call` answers, but cannot run it now. A first call is retried, too."""
         if call.sender.met is None:
             self.met = True
             self._abandoned.discard(self._part(call.server(self._topology)))
@@ -139,7 +138,7 @@ class Availability:
         self._outages.begins(self._part(self._topology.where(sender.key)), error)
 
     def note_other_loops(self) -> None:
-        """Another loop may have reached the store. In a known outage, a new loop gives up."""
+        """Count the store as reached if another loop has reached it and knows of no outage."""
         if not self.met:
             self.met = self._outages.met and not self._outages.since
 
@@ -161,7 +160,7 @@ class Availability:
         """PING an unavailable part until it is ready. A server that loads its data refuses."""
         try:
             for attempt in count(1):
-                await asyncio.sleep(pause(attempt, REVIVAL))
+                await asyncio.sleep(backoff(attempt, REVIVAL))
                 if part not in self.unavailable or await trouble_of(self._ping(part)) is None:
                     break
             self.unavailable.discard(part)

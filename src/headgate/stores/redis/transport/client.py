@@ -111,7 +111,7 @@ class Client:
             while calls:
                 self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
                 del calls[0]
-        self.subscriptions.lost(node.endpoint, left=isinstance(lost, DEMOTED))
+        self.subscriptions.lost(node.endpoint, replaced=isinstance(lost, DEMOTED))
         for sender in [sender for sender in self.senders.values() if sender.node is node]:
             sender.doubt()
 
@@ -142,8 +142,8 @@ class Client:
         node.close()
         self.subscriptions.drop(node.endpoint)
 
-    def seek_backlog(self) -> bool:
-        """Whether calls are in flight or left to send. If so, connect for unrouted ones."""
+    def retry_backlog(self) -> bool:
+        """Connect for unrouted calls. Return whether calls are in flight or left to send."""
         unrouted, nodes = self.reconnection.unrouted.values(), self.nodes.values()
         left = self.sending.has_backlog or any(unrouted) or any(node.busy for node in nodes)
         if left:

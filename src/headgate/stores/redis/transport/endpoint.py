@@ -38,20 +38,6 @@ A_SENTINEL = (
     "it is a Sentinel, which keeps no limits itself: begin its URL with redis+sentinel:// and "
     "name the service, as in redis+sentinel://host:26379/service/0"
 )
-# headgate uses these settings, and those that begin with ssl_.
-USED = (
-    "host",
-    "port",
-    "db",
-    "username",
-    "password",
-    "credential_provider",
-    "client_name",
-    "path",
-    "socket_connect_timeout",
-    "socket_keepalive",
-    "socket_keepalive_options",
-)
 # The blocking class of each asyncio connection class.
 BLOCKING: dict[type[AbstractConnection], Any] = {
     SSLConnection: redis.connection.SSLConnection,
@@ -92,13 +78,11 @@ def comparable(value: object) -> Hashable:
 
 
 class Endpoint:
+    """The address and the settings of one server, for new connections to it."""
+
     def __init__(self, kind: type[AbstractConnection], settings: Mapping[str, Any]) -> None:
         self._kind = kind
-        self._settings = {
-            name: value
-            for name, value in settings.items()
-            if name in USED or name.startswith("ssl_")
-        }
+        self._settings = {**settings}
         if self._settings.get("socket_connect_timeout") is None:
             self._settings["socket_connect_timeout"] = CONNECT_TIMEOUT
         if self._settings.get("db"):

@@ -54,16 +54,17 @@ REASONS: dict[type[BaseException], Reason] = {
     ResponseError: "reply",
     redis.exceptions.InvalidResponse: "reply",
 }
-# When a chain has several kinds, the error names the first of these. The user can act on it.
+# When a chain has several reasons, the error names the first of these. The user can act on it.
 FIRST: tuple[Reason, ...] = ("password", "tls", "unresolvable", "refused", "timeout", "reply")
 
 
 def reason_of(lost: BaseException) -> Reason:
-    found = {kind for each in chain(lost) if (kind := kind_of(each))}
-    return next((kind for kind in FIRST if kind in found), "lost")
+    """The reason of `lost`, by all errors that it came from."""
+    found = {reason for each in chain(lost) if (reason := own_reason_of(each))}
+    return next((reason for reason in FIRST if reason in found), "lost")
 
 
-def kind_of(lost: BaseException) -> Reason | None:
+def own_reason_of(lost: BaseException) -> Reason | None:
     if wants_login(f"{lost}"):
         return "password"
     for kind, reason in REASONS.items():

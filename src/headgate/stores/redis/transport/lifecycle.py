@@ -35,7 +35,7 @@ class Connections(Protocol):
 
     @property
     def keeper(self) -> Keeper: ...
-    def seek_backlog(self) -> bool: ...
+    def retry_backlog(self) -> bool: ...
     def tasks(self) -> list[asyncio.Task[None]]: ...
     def close(self) -> None: ...
 
@@ -63,9 +63,10 @@ class Lifecycle:
         Later releases go through the portal.
         """
         try:
-            await asyncio.sleep(0)  # __init__ runs the first step, and the task goes on from here.
+            await asyncio.sleep(0)  # The first step, which __init__ runs, ends here.
             await self._client.loop.create_future()
         except asyncio.CancelledError:
+            # In these turns the other tasks of the loop end, and release their permits.
             for _ in range(3):
                 await asyncio.sleep(0)
             await self._drain()
@@ -98,7 +99,7 @@ class Lifecycle:
     async def _drain(self) -> None:
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
-                while self._client.seek_backlog():
+                while self._client.retry_backlog():
                     self._drain_wakeup = self._client.loop.create_future()
                     await self._drain_wakeup
         except TimeoutError:

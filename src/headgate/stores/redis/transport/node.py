@@ -56,7 +56,7 @@ class Sender(Protocol):
 
     # Its calls use this connection, as far as the client knows.
     node: Node | None
-    # Whether its last call was answered. None: it has made no call yet.
+    # Whether its last call was answered. None: it has no outcome yet.
     met: bool | None
 
     @property
@@ -214,7 +214,7 @@ class Node:
         self.endpoint = endpoint
         # The garbage collector may release permits in the middle of sending. Their calls must not
         # be sent in between.
-        self.sending = False
+        self._writing = False
         self.closed = False
         # These calls and callbacks get the next replies, in the order of the commands.
         self.calls: deque[Call | Callable[[Any], None]] = deque()
@@ -231,11 +231,11 @@ class Node:
         self.connection = Connection(connection, self._replied, self._lose)
         # The server's ACL allows PING, as far as is known.
         self._may_ping = True
-        self._eviction = Eviction(client.loop, client.topology, endpoint, self.send)
+        self._eviction = Eviction(client.loop, client.topology, endpoint, self.send_command)
 
     @property
     def cannot_send(self) -> bool:
-        return self.sending or self.closed
+        return self._writing or self.closed
 
     @property
     def busy(self) -> bool:
@@ -243,16 +243,16 @@ class Node:
 
     # Sending --------------------------------------------------------------------------------------
 
-    def say(self, call: Call) -> None:
+    def send_call(self, call: Call) -> None:
         if self._watch is None:
             self._begin_watch()
         command = call.command
         script = command.script
         must_write = command.for_others and self._may_ping and self._ping_first()
         if call.there is not None:
-            self.send(_anything, "ASKING")
+            self.send_command(_anything, "ASKING")
         name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
-        self.send(call, *name, *command.words)
+        self.send_command(call, *name, *command.words)
         if must_write:
             self.connection.write()
 
@@ -261,25 +261,25 @@ class Node:
 
         A server writes last to the connection that first had something to be written (Redis and
         Valkey, putClientInPendingWriteQueue in networking.c). For example, a release from A grants
-        a permit to B. Without a PING the notification for B comes up before the reply to A, so A
-        gets its reply first. After a PING, B gets its notification first. In a fleet that saves a
-        quarter of a hand-off (python -m benchmarks.fleet).
+        a permit to B. The script notifies B before the server has a reply for A, so A gets its
+        reply first. The reply to a PING comes earlier still, so B gets its notification first. In a
+        fleet that saves a quarter of a hand-off (python -m benchmarks.fleet).
         """
         must_write = self.connection.keep()
-        self.send(self._note_ping_reply, "PING")
+        self.send_command(self._note_ping_reply, "PING")
         return must_write
 
     def _note_ping_reply(self, reply: Any) -> None:
         """Send no PING if the ACL refuses it: each refusal would add a line of the ACL LOG."""
         self._may_ping = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
 
-    def send(self, receiver: Call | Callable[[Any], None], *words: str | bytes) -> None:
+    def send_command(self, receiver: Call | Callable[[Any], None], *words: str | bytes) -> None:
         """Send a command. `receiver` gets the reply."""
         command = pack(words)
-        self.sending = True
+        self._writing = True
         self.calls.append(receiver)
         self.connection.send(command)
-        self.sending = False
+        self._writing = False
 
     def _by_function(self) -> bool:
         over = not self._scripts_until or self.client.loop.time() >= self._scripts_until
@@ -315,7 +315,7 @@ class Node:
 
     def _replied(self, reply: Any) -> None:
         call = self.calls[0]
-        del self.calls[0]  # no call: no signal handler comes before the next line
+        del self.calls[0]  # `del` is no call, so no signal handler comes before the `try`
         try:
             if not isinstance(call, Call):
                 call(reply)
@@ -336,7 +336,7 @@ class Node:
         elsewhere = ELSEWHERE.fullmatch(refusal)
         if is_unknown("FCALL", refusal) or is_denied("FCALL", refusal):
             self.client.topology.functions = False
-            self.say(call)
+            self.send_call(call)
         elif refusal.startswith(MISSING):
             self._load(call)
         elif elsewhere:
@@ -344,7 +344,7 @@ class Node:
         elif refusal.startswith(NOT_NOW):
             self._not_now(call, refusal)
         elif is_unknown("EVALSHA", refusal):
-            self.send(
+            self.send_command(
                 lambda role: self.answer_with(
                     call, A_SENTINEL if said_by_sentinel(role) else refusal
                 ),
@@ -388,14 +388,14 @@ class Node:
         The server that takes the slot runs a call only if all its keys exist, or if it has a single
         key. So each key is created by a command of its own, unless it exists.
 
-        Redis 6.2, which has no functions, redirects a call that lacks one key. Its other keys are
-        still to move. There placeholders would block their migration, so the client creates none.
+        Redis 6.2, which has no functions, redirects a call even if it lacks only one key. Its other
+        keys have still to move, and placeholders would block them. So the client creates none.
         """
         for key, (verb, *words) in zip(call.command.keys, PLACEHOLDERS, strict=False):
             for command in ((verb, key, *words), ("PEXPIRE", key, MINUTE, "NX")):
-                self.send(_anything, "ASKING")
-                self.send(_anything, *command)
-        self.say(call._replace(keys_created=True))
+                self.send_command(_anything, "ASKING")
+                self.send_command(_anything, *command)
+        self.send_call(call._replace(keys_created=True))
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
         server = self.client.topology.server(host, int(port), self.endpoint)
@@ -431,16 +431,16 @@ class Node:
         script = call.command.script
         missing = LIBRARY if self._by_function() else script.digest
         if missing in self._loading:
-            self.say(call)
+            self.send_call(call)
             return
         self._loading.add(missing)
         if missing == LIBRARY:
-            self.send(self._loaded, "FUNCTION", "LOAD", library().text)
-            self.say(call)
+            self.send_command(self._loaded, "FUNCTION", "LOAD", library().text)
+            self.send_call(call)
         else:
             if call.there is not None:
-                self.send(_anything, "ASKING")
-            self.send(call._replace(by_text=True), "EVAL", script.text, *call.command.words)
+                self.send_command(_anything, "ASKING")
+            self.send_command(call._replace(by_text=True), "EVAL", script.text, *call.command.words)
 
     def _loaded(self, reply: Any) -> None:
         """If the library cannot be loaded, now or ever, calls use scripts instead."""
@@ -456,7 +456,8 @@ class Node:
     def withdraw(self, sender: Sender) -> None:
         """Withdraw the call of `sender`, which an exception has interrupted.
 
-        Part of it may have left. No later reply would have a known place, so the connection ends.
+        The server may have received it. Then each later reply would go to the wrong call, so the
+        connection ends.
         """
         self.postponed.withdraw(sender)
         calls = self.calls

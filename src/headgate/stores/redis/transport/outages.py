@@ -38,11 +38,12 @@ class Outages:
     def begins(self, part: Hashable, error: StoreError) -> None:
         """Log `error` if it is the first of an outage."""
         self._last[part] = now = monotonic()
+        # One of several threads finds its own `now` there.
         if self.since.setdefault(part, now) is now:
             log(logging.WARNING, "%s Acquires raise StoreError until it answers again.", error)
 
     def ends(self, part: Hashable, loop: AbstractEventLoop) -> None:
-        """A call was answered. After CALM seconds, check whether another failed."""
+        """A call was answered. The outage ends if no call fails in the next CALM seconds."""
         now = monotonic()
         if part in self.since and now - self._looked.get(part, 0.0) > CALM:
             self._looked[part] = now

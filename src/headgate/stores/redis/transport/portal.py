@@ -87,7 +87,7 @@ class Portal:
         # This error kept the loop from starting.
         self._trouble: BaseException | None = None
         # This lock is held while the thread runs.
-        self._ended = threading.Lock()
+        self._running = threading.Lock()
         # This process is a child of a fork, and the thread runs in the parent.
         self._of_parent = False
 
@@ -104,7 +104,7 @@ class Portal:
                 self.threadless = True
                 self._open()
         while not self._ready.acquire(timeout=CHECK):
-            if not runs(thread):
+            if not runs(thread):  # It may have ended before it began: see `begin`.
                 thread = begin(self._run, "headgate-portal")
         try:
             if self._trouble is not None:
@@ -128,7 +128,7 @@ class Portal:
     def _run(self) -> None:
         if not self._claim.acquire(blocking=False):
             return
-        with self._ended:
+        with self._running:
             _threads.add(threading.get_ident())
             self._open()
             if self._trouble is None:
@@ -194,14 +194,14 @@ class Portal:
             self.loop.run_until_complete(end_clients())
             self._close_pipe()
             self.loop.close()
-        elif self._ended.locked():
+        elif self._running.locked():
             with suppress(Empty):
                 self.answer(Call(end_clients), CLOSING)
 
     def stop(self) -> None:
         """End the loop and its thread."""
         self.tell(self.loop.stop)
-        with self._ended:
+        with self._running:
             _threads.discard(self.thread)
             self._close_pipe()
 
@@ -240,7 +240,7 @@ class Call(Generic[T]):
         self.thread = threading.get_ident()
         # This process is a child of a fork, and the parent gets the result.
         self.of_parent = False
-        self._ended = False  # The process ends, and this thread must not wait.
+        self._process_ends = False  # This thread must not wait any more.
         self._name = name
         self._undo = undo
         self._on_message = on_message
@@ -255,7 +255,7 @@ class Call(Generic[T]):
         while (
             not isinstance(news := self._messages.get(timeout=timeout), Outcome)
             and not self.of_parent
-            and not self._ended
+            and not self._process_ends
         ):
             # A newer message makes this one outdated.
             if self._on_message is not None and self._messages.empty():
@@ -269,7 +269,7 @@ class Call(Generic[T]):
                 raise news.error
             finally:
                 del news  # Otherwise the error and this frame would refer to each other.
-        # `give_up` finds the result here if the caller does not get it after all.
+        # If an exception comes before the caller has the result, `give_up` finds it here.
         self._messages.put(news)
         return cast(T, news.result)
 
@@ -279,7 +279,7 @@ class Call(Generic[T]):
         self._messages.put(None)
 
     def end(self) -> None:
-        self._ended = True
+        self._process_ends = True
         self._messages.put(None)
 
     def begin(self) -> None:
@@ -320,7 +320,7 @@ async def end_clients() -> None:
 
 
 # These processes are about to end: no thread can be started there any more.
-_ended: set[int] = set()
+_ending: set[int] = set()
 # Each process has its own portal: a child of a fork has none of its parent's threads.
 _portals: dict[int, Portal] = {}
 # The threads with these identifiers run portals.
@@ -335,7 +335,7 @@ def portal() -> Portal:
     This takes no lock, because a signal handler may ask while its thread starts the portal.
     """
     process = os.getpid()
-    if process in _ended:
+    if process in _ending:
         raise NoPortalError("this process is about to end, and no further call can be made")
     found = _portals.get(process) or _portals.setdefault(process, Portal())
     if not found.thread:
@@ -409,6 +409,6 @@ def answer_of(call: Call[T]) -> T:
 def close_portal() -> None:
     """Close the connections of the portal. After that, this process can make no call."""
     found = _portals.pop(os.getpid(), None)
-    _ended.add(os.getpid())
+    _ending.add(os.getpid())
     if found is not None:
         found.close()

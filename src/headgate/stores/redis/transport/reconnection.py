@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from redis.exceptions import AuthenticationError
 
-from headgate.stores.redis.transport.availability import LONGEST, REVIVAL, Availability
+from headgate.stores.redis.transport.availability import Availability
+from headgate.stores.redis.transport.backoff import LONGEST, REVIVAL, backoff
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot
-from headgate.stores.redis.transport.tasks import begun, pause, trouble_of
+from headgate.stores.redis.transport.tasks import begun, trouble_of
 from headgate.stores.redis.transport.topology import Sentinel
 
 if TYPE_CHECKING:
@@ -77,10 +78,10 @@ class Reconnection:
 
     def reroute(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         """Retry a call that got no answer, or fail it. A wrong password is not retried."""
-        passes = isinstance(lost, LOST) and not isinstance(
+        retryable = isinstance(lost, LOST) and not isinstance(
             lost.__cause__ or lost, AuthenticationError
         )
-        if passes and self.may_retry(call):
+        if retryable and self.may_retry(call):
             self.add_unrouted(call)
         else:
             self._fail(call, server, lost)
@@ -129,6 +130,7 @@ class Reconnection:
             kept: list[Call] = []
             over: list[Call] = []
             for call in calls:
+                # A call to a store that was never reached ends with the attempt to connect.
                 (over if knows(call) and not self.may_retry(call) else kept).append(call)
             self.unrouted[server] = kept
             for call in over:
@@ -151,6 +153,7 @@ class Reconnection:
             calls, in_vain = self.unrouted.pop(server), False
             with self._client.sending.putting_off(calls):
                 while calls:
+                    # `or` comes last, because each call is sent again.
                     in_vain = not self._resend(calls[0], server, trouble) or in_vain
                     del calls[0]
             self._client.leave_unused()
@@ -190,9 +193,9 @@ class Reconnection:
         """Leave a server as soon as the Sentinel notifies that another one has replaced it."""
         while True:
             if await trouble_of(sentinel.switched()):
-                # After 10 attempts the pause is random, up to REVIVAL.
-                await asyncio.sleep(pause(10, REVIVAL))
-                # The Sentinel may have notified during the pause.
+                # After 10 attempts the backoff is random, up to REVIVAL.
+                await asyncio.sleep(backoff(10, REVIVAL))
+                # The Sentinel may have notified meanwhile.
                 await trouble_of(sentinel.look(self._suspects))
             for server, node in list(self._client.nodes.items()):
                 if server is not sentinel.anywhere():
@@ -206,8 +209,8 @@ class Reconnection:
     async def _check_topology(self, node: Node) -> None:
         if await trouble_of(self._topology.look({*self._suspects, node.endpoint})) is None:
             node.postponed.reroute()
-        # A random pause spreads the questions of a fleet.
-        await asyncio.sleep(pause(10, LONGEST))
+        # A random backoff spreads the questions of a fleet.
+        await asyncio.sleep(backoff(10, LONGEST))
 
     def follow_sentinel(self) -> None:
         if self._following is None and isinstance(self._topology, Sentinel):

@@ -50,7 +50,7 @@ class Sending:
         self._loop = client.loop
         # These senders send a call at the end of this turn of the loop.
         self._ready: deque[Sender] = deque()
-        self._flush_by = 0.0  # when those senders are sent for, at the latest
+        self._flush_by = 0.0  # `_flush` begins by then, unless an exception came in its place
         # A call was sent at once in this turn of the loop.
         self._sent_at_once = False
         # These calls are sent again after PAUSE.
@@ -70,7 +70,7 @@ class Sending:
             self._flush_soon()
 
     def check_flush(self) -> None:
-        """An exception of a signal handler may have come in place of the callback."""
+        """Schedule `_flush` again if it is late: a signal handler may have raised in its place."""
         if self._ready and self._loop.time() > self._flush_by:
             self._flush_soon()
 
@@ -84,6 +84,7 @@ class Sending:
         Further senders of the same turn send together at its end.
         """
         node = sender.node
+        # A connection that keeps its commands writes this call together with them.
         if node is None or node.cannot_send or (self._sent_at_once and not node.connection.keeps()):
             self.ready(sender)
         else:
@@ -163,7 +164,7 @@ class Sending:
         if node is None:
             self._client.reconnection.add_unrouted(call)
         else:
-            node.say(call)
+            node.send_call(call)
 
     def send_again(self, call: Call) -> None:
         self.send(call._replace(sent=self._loop.time()))

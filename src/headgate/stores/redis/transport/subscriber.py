@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hiredis import HiredisError
 from redis.exceptions import ResponseError
 
+from headgate.stores.redis.transport.backoff import backoff
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, pack
 from headgate.stores.redis.transport.endpoint import is_denied, is_unknown
-from headgate.stores.redis.transport.tasks import begun, pause, stop, trouble_of
+from headgate.stores.redis.transport.tasks import begun, stop, trouble_of
 from headgate.stores.redis.transport.topology import slot_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.node import Node, Sender
     from headgate.stores.redis.transport.topology import Topology
 
-LONGEST = 5.0  # The longest pause before another attempt, in seconds.
+LONGEST = 5.0  # The most seconds before another attempt.
 
 
 class Listener(Protocol):
@@ -60,7 +61,7 @@ class Subscriptions:
             subscriber.join(sender.key)
         subscriber.watch()
 
-    def counts(self, sender: Sender) -> bool:
+    def notifies(self, sender: Sender) -> bool:
         """Whether the server that keeps the name notifies this client."""
         node, topology = sender.node, self._client.topology
         if node is None or (topology.several and not (topology.sharded and topology.functions)):
@@ -68,16 +69,16 @@ class Subscriptions:
         subscriber = self._subscribers.get(node.endpoint)
         return subscriber is not None and subscriber.is_confirmed(sender.key)
 
-    def lost(self, server: Endpoint, left: bool) -> None:
+    def lost(self, server: Endpoint, replaced: bool) -> None:
         """The connection for calls to `server` is lost. Drop its subscription, or check it.
 
-        `left` says that another server may have replaced it. An unsharded Cluster has one
-        subscription for all servers. If it is dropped, the sessions subscribe elsewhere.
+        `replaced`: another server may have its names now. An unsharded Cluster has one subscription
+        for all servers. If that is dropped, the sessions subscribe elsewhere.
         """
         subscriber, topology = self._subscribers.get(server), self._client.topology
         if subscriber is None:
             return
-        if left or (topology.several and not (topology.sharded and subscriber.is_needed())):
+        if replaced or (topology.several and not (topology.sharded and subscriber.leave_idle())):
             self.drop(server)
         else:
             subscriber.check_alive()
@@ -112,7 +113,7 @@ class Subscriptions:
         """Another server keeps `key` now: leave the former one, if no call goes there."""
         for server, former in list(self._subscribers.items()):
             former.leave([key])
-            if not (server in self._client.nodes or former.is_needed()):
+            if not (server in self._client.nodes or former.leave_idle()):
                 self.drop(server)
 
     def _subscriber(self, server: Endpoint) -> Subscriber:
@@ -139,7 +140,7 @@ class Subscriber:
         self._channels: dict[str, bool] = {}
         # The attempts that have ended since the server last confirmed a channel.
         self._attempts = 0
-        # The oldest command since the last message was sent at this time, by the loop's clock.
+        # The oldest command without an answer was sent at this time, by the loop's clock.
         self._asked: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -166,8 +167,8 @@ class Subscriber:
         if self._timer is None:
             self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.check_alive)
 
-    def is_needed(self) -> bool:
-        """Leave the names without waiters. Return whether others remain."""
+    def leave_idle(self) -> bool:
+        """Leave the names without waiters. Return whether names with waiters remain."""
         self.leave([key for key in self.keys if not self._waits(key)])
         return bool(self.keys)
 
@@ -175,7 +176,7 @@ class Subscriber:
         """A network may drop a connection without telling either end: ask for a sign of life."""
         self.halt()
         self._timer = None
-        if not self.is_needed() or self._connection is None:
+        if not self.leave_idle() or self._connection is None:
             return
         if self._asked is not None and self._client.loop.time() - self._asked >= REPLY_TIMEOUT:
             self._connection.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
@@ -210,7 +211,7 @@ class Subscriber:
         """Keep a connection open until it is lost while no session waits."""
         while True:
             if self._attempts:
-                await asyncio.sleep(pause(self._attempts, LONGEST))
+                await asyncio.sleep(backoff(self._attempts, LONGEST))
             await trouble_of(self._connect())
             if not self._attempts:
                 # A confirmed channel was lost, or the first attempt has failed. The sessions ask

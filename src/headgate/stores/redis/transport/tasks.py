@@ -1,9 +1,8 @@
-"""Background tasks of headgate's own: their start, their errors, and the pause between attempts."""
+"""Background tasks of headgate's own: their start and errors, and the first of several answers."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -14,10 +13,6 @@ T = TypeVar("T")
 S = TypeVar("S")
 # After these seconds the next server is asked, too. A late answer of the first still counts.
 TURN = 0.25
-# The most seconds before another attempt, doubled for each further one.
-BACKOFF = 0.05
-# This generator leaves the user's random state alone, and differs after a fork.
-JITTER = random.SystemRandom()
 
 
 def begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
@@ -38,11 +33,6 @@ def stop(task: asyncio.Task[Any]) -> None:
     elif isinstance(coroutine, Coroutine):
         with suppress(RuntimeError):  # The coroutine wanted to wait for something at its end.
             coroutine.close()
-
-
-def pause(attempt: int, longest: float) -> float:
-    """The seconds before another attempt, with full jitter, after `attempt` failed ones."""
-    return JITTER.uniform(0, min(longest, BACKOFF * 2 ** min(attempt, 10)))
 
 
 async def trouble_of(work: Coroutine[Any, Any, None]) -> Exception | None:

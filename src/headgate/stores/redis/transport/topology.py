@@ -86,10 +86,10 @@ class Standalone(Topology):
 class Sentinel(Topology):
     """The primary of a service, as its Sentinels name it."""
 
-    def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
+    def __init__(self, template: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
         identity = frozenset(sentinel.identity for sentinel in sentinels)
-        super().__init__((service, like.identity, identity), None)
-        self._like = like
+        super().__init__((service, template.identity, identity), None)
+        self._template = template
         self._sentinels = list(sentinels)
         self._service = service
         self._servers: dict[tuple[str, int], Endpoint] = {}
@@ -132,7 +132,7 @@ class Sentinel(Topology):
 
     def _believe(self, host: bytes, port: bytes) -> None:
         address = host.decode(), int(port)
-        self._primary = self._servers.setdefault(address, self._like.at(*address))
+        self._primary = self._servers.setdefault(address, self._template.at(*address))
 
     def __str__(self) -> str:
         places = ", ".join(str(sentinel).partition("/")[0] for sentinel in self._sentinels)
@@ -209,7 +209,7 @@ async def answer_of(
 ) -> tuple[Endpoint, T]:
     """The first answer, with its server. The error names servers that could not be asked, and why.
 
-    Its cause is a wrong password only if there is no other. The client does not retry that.
+    Its cause is a wrong password only if each error is one: the client does not retry that cause.
     """
     try:
         return await first_answer(servers, ask)

@@ -46,6 +46,15 @@ PARAMETERS = (
 TLS = ", ssl_ca_certs, ssl_certfile, ssl_keyfile and the other ssl_ parameters of redis-py"
 # redis-py's pools have these parameters. headgate accepts them, and uses no pool.
 POOLED = {"max_connections", "timeout"}
+# headgate uses these settings of a connection, and those that begin with ssl_.
+USED = {
+    *PARAMETERS,
+    "credential_provider",
+    "host",
+    "path",
+    "port",
+    "socket_keepalive_options",
+}
 
 
 def topology_of(where: Any) -> Topology:
@@ -130,21 +139,21 @@ def of_sentinel(where: str) -> Sentinel:
         else:
             options[name] = value
     scheme, login = parts.scheme.partition("+")[0], login_of(parts.netloc)
-    like = endpoint_of(f"{scheme}://{login}localhost/{database}?{urlencode(options)}")
+    template = endpoint_of(f"{scheme}://{login}localhost/{database}?{urlencode(options)}")
     both = {name: value for name, value in options.items() if name.startswith(("ssl_", "socket_"))}
     sentinel = endpoint_of(f"{scheme}://localhost/?{urlencode({**both, **sentinel_options})}")
     sentinels = [sentinel.at(*address) for address in addresses(parts.netloc, SENTINEL_PORT)]
-    return Sentinel(like, sentinels, unquote(service))
+    return Sentinel(template, sentinels, unquote(service))
 
 
 def of_cluster(where: str) -> Cluster:
     parts = urlsplit(where)
     if parts.path.strip("/") not in ("", "0") or dict(parse_qsl(parts.query)).get("db", "0") != "0":
         raise ValueError("a Cluster has no databases")
-    like = endpoint_of(
+    template = endpoint_of(
         f"{parts.scheme.partition('+')[0]}://{login_of(parts.netloc)}localhost/?{parts.query}"
     )
-    return Cluster([like.at(*address) for address in addresses(parts.netloc, SERVER_PORT)])
+    return Cluster([template.at(*address) for address in addresses(parts.netloc, SERVER_PORT)])
 
 
 READERS: dict[str, Callable[[str], Topology]] = {
@@ -158,7 +167,7 @@ def endpoint_of(url: str) -> Endpoint:
     pool = redis.asyncio.ConnectionPool.from_url(url)
     timeout = pool.connection_kwargs.get("socket_connect_timeout")
     seconds("store", "socket_connect_timeout", CONNECT_TIMEOUT if timeout is None else timeout)
-    endpoint = Endpoint(pool.connection_class, pool.connection_kwargs)
+    endpoint = Endpoint(pool.connection_class, used_of(pool.connection_kwargs))
     endpoint.connection()  # This checks the settings, and sends nothing.
     return endpoint
 
@@ -217,8 +226,8 @@ def of_cluster_client(nodes: Any) -> Cluster:
     kind = settings.get("connection_class") or (
         SSLConnection if settings.get("ssl") else Connection
     )
-    like = endpoint_like(kind, settings)
-    return Cluster([like.at(node.host, node.port) for node in nodes.startup_nodes.values()])
+    template = endpoint_like(kind, settings)
+    return Cluster([template.at(node.host, node.port) for node in nodes.startup_nodes.values()])
 
 
 def of_sentinel_pool(pool: Any) -> Sentinel:
@@ -242,7 +251,7 @@ def endpoint_like(connection_class: type[Any], settings: Mapping[str, Any]) -> E
     known = settings_of(kind)
     if kind is SSLConnection:
         refuse_lost_checks([name for name, value in settings.items() if value], known)
-    kept = {name: value for name, value in settings.items() if name in known}
+    kept = {name: value for name, value in used_of(settings).items() if name in known}
     if connection_class.__module__.startswith("valkey") and not kept.get("ssl_check_hostname"):
         # False is the default of valkey-py, not the user's choice: headgate checks host names.
         kept.pop("ssl_check_hostname", None)
@@ -281,6 +290,13 @@ def refuse_other_addresses(name: str, value: object) -> None:
             "tell: let them announce those that can be reached from here (cluster-announce-ip, "
             "sentinel announce-ip)."
         )
+
+
+def used_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that headgate uses: one URL or client object serves other programs, too."""
+    return {
+        name: value for name, value in settings.items() if name in USED or name.startswith("ssl_")
+    }
 
 
 def settings_of(kind: type[AbstractConnection]) -> set[str]:
