@@ -30,9 +30,6 @@ REVIVAL = scaled(
     0.5
 )  # seconds at most until a process asks an unreachable store again, or sends its backlog: 5
 HOLD = scaled(0.4)  # seconds until the server takes limits again that were replaced: 60
-KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
-HELD = "HOLD, FORMER, DAY = 60000000,"
-DOUBTED = "UNHEARD = 4000000"
 # Seconds after its last call for which a session without receivers counts as alive: 4.
 UNHEARD = scaled(0.6)
 
@@ -51,16 +48,16 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     change(endpoint, "REPLY_TIMEOUT", PATIENCE)
     change(fast_path, "REPLY_TIMEOUT", PATIENCE)
     change(endpoint, "CONNECT_TIMEOUT", GREETING)
-    microseconds = round(WAITER * 1_000_000)
     sources = script.sources()
-    assert all(words in sources["prelude"] for words in (KEPT, HELD, DOUBTED)), (
-        "prelude.lua says it in other words now"
-    )
-    shorter = KEPT.replace("10000000, 30000000", f"{microseconds}, {3 * microseconds}")
-    held = HELD.replace("60000000", f"{round(HOLD * 1_000_000)}")
-    doubted = DOUBTED.replace("4000000", f"{round(UNHEARD * 1_000_000)}")
-    prelude = (
-        sources["prelude"].replace(KEPT, shorter).replace(HELD, held).replace(DOUBTED, doubted)
-    )
+    prelude = sources["prelude"]
+    for name, microseconds, seconds in (
+        ("WAITER", 10_000_000, WAITER),
+        ("KEEP", 30_000_000, 3 * WAITER),
+        ("HOLD", 60_000_000, HOLD),
+        ("UNHEARD", 4_000_000, UNHEARD),
+    ):
+        line = f"local {name} = {microseconds}"
+        assert line in prelude, f"prelude.lua has no line {line!r}"
+        prelude = prelude.replace(line, f"local {name} = {round(seconds * 1_000_000)}")
     for form, its in vars(script.Library({**sources, "prelude": prelude})).items():
         change(script.library(), form, its)

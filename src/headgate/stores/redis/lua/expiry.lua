@@ -14,6 +14,7 @@ function Expiry.extend()
     local rule = rules[i]
     local idle = rule:idle_at()
     if idle > last and idle < NEVER then last = idle end
+    -- Without its keys, this bucket begins again with less than its capacity.
     if rule.size and rule.start < rule.size then last = max(last, gate.t + DAY) end
   end
   if last <= gate.keys_end then return false end
@@ -24,14 +25,14 @@ end
 function Expiry.outlast(time)
   if gate.t + time <= gate.keys_end then return end
   gate.keys_end = gate.t + time + SLACK
-  for _, key in ipairs(keys) do mark_created(key) end
+  for _, key in ipairs(keys) do mark_for_ttl(key) end
 end
 
 -- The server expires keys by its own clock. If gate.t is ahead of it, the TTL is longer.
 function Expiry.write(extended)
-  if not extended and not created then return end
+  if not extended and not need_ttl then return end
   local left = Numbers.text(ceil((gate.keys_end - server_time) / 1000))
   for _, key in ipairs(keys) do
-    if extended or created[key] then redis.call('PEXPIRE', key, left) end
+    if extended or need_ttl[key] then redis.call('PEXPIRE', key, left) end
   end
 end

@@ -38,7 +38,8 @@ function Holders.expire()
   gate.next_expiry = Membership.first_lease_end()
 end
 
--- When the next lease ends, if there is one. Beyond `soon` the result may be too early.
+-- Returns when the next lease ends, or false. A moment within `soon` is exact. A later one may be
+-- too early.
 function Holders.next_expiry(soon)
   if gate.next_expiry < gate.t + soon then gate.next_expiry = Membership.first_lease_end() end
   return gate.next_expiry > 0 and gate.next_expiry

@@ -11,6 +11,7 @@ local function call(name)
 end
 
 redis.register_function(NAME, call('whole'))
+-- For calls that only give back: they run although memory is full.
 redis.register_function({
   function_name = NAME .. '_back', callback = call('whole'), flags = { 'allow-oom' },
 })

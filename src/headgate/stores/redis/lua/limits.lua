@@ -42,6 +42,7 @@ end
 -- A text that no declaration could write is damaged. Twin: is_sound() of compile.py.
 local sound = {}
 
+-- Each tick adds `gain`; a unit costs `price`.
 function sound.bucket(capacity, price, gain, tick, start, more)
   if not start or more or min(capacity, price, gain, tick) == 0 then return false end
   return start <= capacity and capacity * price < NEVER

@@ -1,7 +1,7 @@
 -- The limits that were replaced: processes that declare different limits must not make them flap.
 --
 -- The field `former` has the moment and the client of the last few replacements. Another client
--- cannot declare replaced limits again before HOLD, and no client can while an update holds. A
+-- cannot declare replaced limits again until HOLD is over. No client can while an update holds. A
 -- client may replace its own declaration: the last entry names the client of the present limits.
 -- Entries that only an update had set are dropped first: no program declares them.
 
@@ -32,13 +32,15 @@ function LimitsHistory.hold_time()
     local left = each.t + HOLD - gate.t
     if each.program == PROGRAM then
       if how ~= AS_DECLARED then return -1 end
-      return not ours and each.client ~= client and left > 0 and left or nil
+      if ours or each.client == client or left <= 0 then return nil end
+      return left
     end
     if left > 0 and not each.updated then
       declared, first_left = declared + 1, first_left or left
     end
   end
-  return not ours and declared >= FORMER and first_left or nil
+  if ours or declared < FORMER then return nil end
+  return first_left
 end
 
 -- The last entry stays: it names the client.
@@ -64,6 +66,8 @@ local function write(how, entries)
   redis.call('HSET', HASH, 'former', table.concat(lines, '\n'))
 end
 
+-- Notes that the limits of this call replace `program`. A declaration forgets entries older than
+-- HOLD; an update keeps all.
 function LimitsHistory.replace(program)
   local entries, how = read()
   local updates, kept = DECLARES == UPDATED, {}

@@ -58,17 +58,19 @@ local function open_state(program, state, alive_until, record, received, waits)
     if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. program) end
   end
   Repair.run()
-  -- After long silence, or if waiters were lost since its last call, the place may be gone.
+  -- Its places may be gone: it was silent for long, or waiters were lost since its last call.
   local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
   local lost = received ~= '0' and not ReplyCache.was_received(record, received)
   if (waits and silent) or lost then return lapse(record) end
   return nil
 end
 
-local SOON = 0.3 * WAITER -- a session that waits calls again after that (HEARTBEAT in session.py)
+-- A session that waits calls again after that (HEARTBEAT in session/polls.py).
+local SOON = 0.3 * WAITER
 local head_notified -- the field `told`
 
--- Whether the head's session was notified of this moment, or of an earlier one: then it will call.
+-- Whether the head's session was notified of `t`, or of an earlier moment that is still to come. It
+-- calls at that moment.
 local function was_notified(id, t)
   local id_notified, moment = string.match(head_notified or '', '^(.*) (%d+)$')
   moment = tonumber(moment)

@@ -1,5 +1,6 @@
 -- Waiters, holders and sessions: one sorted set with a range of scores for each. Only this file
--- knows the scores. But queue.lua gives a request that was granted before the place `fence - MOST`.
+-- knows the scores. One exception: a request that was granted, and waits again after a pause, has
+-- the place `fence - MOST` from queue.lua.
 --
 --   member      score                           text
 --   waiter      -2^52 + place                   session:number:asked
@@ -33,7 +34,7 @@ local function convert()
 end
 
 local function add(...)
-  if not members_stay then mark_created(MEMBERS) end
+  if not members_stay then mark_for_ttl(MEMBERS) end
   local new = redis.call('ZADD', MEMBERS, ...)
   convert()
   return new

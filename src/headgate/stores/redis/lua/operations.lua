@@ -3,30 +3,31 @@
 Operations = {}
 
 local out
-local run_kind, run_count, run_number, run_fence -- a run of equal answers
+local run_kind, run_count, run_number, run_place -- a run of equal answers
 
 local function end_run()
   if run_kind then
     out[#out + 1] = run_kind .. ' ' .. Numbers.text(run_count) .. ' ' .. Numbers.text(run_number)
-      .. ' ' .. Numbers.text(run_fence)
+      .. ' ' .. Numbers.text(run_place)
   end
   run_kind = nil
 end
 
 -- Whether an answer belongs to the run: grants with consecutive fences, waiters with consecutive
--- positions, refusals with the same position. A run of waiters keeps the first estimate.
-local function follows(kind, number, fence)
+-- positions, refusals with the same position. `place` is that fence or position. A run of waiters
+-- keeps the first estimate.
+local function follows(kind, number, place)
   if run_kind ~= kind or (kind ~= 'wait' and run_number ~= number) then return false end
-  return not fence or run_fence + (kind == 'full' and 0 or run_count) == fence
+  return not place or run_place + (kind == 'full' and 0 or run_count) == place
 end
 
 -- Equal answers are merged; for acquires, only within one operation.
-local function answer(kind, count, number, fence)
-  if follows(kind, number, fence) then
+local function answer(kind, count, number, place)
+  if follows(kind, number, place) then
     run_count = run_count + count
   else
     end_run()
-    run_kind, run_count, run_number, run_fence = kind, count, number, fence or 0
+    run_kind, run_count, run_number, run_place = kind, count, number, place or 0
   end
 end
 
@@ -47,8 +48,8 @@ local function hold(first, count, asked, t)
   if lease then Holders.add(ids_of(SESSION, first, count, asked), t, lease) end
 end
 
--- How many of `left` acquires get the same answer as the first. A grant changes the answer for the
--- next one. So do a waiter with `max_sleep`, and the first waiter.
+-- How many of `left` equal acquires the decision on the first one covers. A grant covers one, since
+-- it changes the next decision. So does the first waiter, and each waiter with `max_sleep`.
 local function decided_alike(kind, left, max_sleep, max_waiters)
   if kind == 'grant' or (kind == 'wait' and (max_sleep or gate.queued == 0)) then return 1 end
   return kind == 'wait' and max_waiters and min(left, max_waiters - gate.queued) or left
@@ -65,22 +66,22 @@ function verbs.acquire(first, count, max_sleep, max_waiters, asked)
     first, left = first + passed, left - passed
   end
   while left > 0 do
-    local kind, t, fence = Gate.acquire(costs, RESERVE_AHEAD, max_sleep, max_waiters)
+    local kind, t, place = Gate.acquire(costs, RESERVE_AHEAD, max_sleep, max_waiters)
     local alike = decided_alike(kind, left, max_sleep, max_waiters)
     if kind == 'grant' then
       hold(first, alike, asked, t)
-      fence = fence - gate.t
+      place = place - gate.t
     elseif kind == 'wait' then
       Queue.add(ids_of(SESSION, first, alike, asked), costs)
     end
-    answer(kind, alike, t - gate.t, fence)
+    answer(kind, alike, t - gate.t, place)
     first, left = first + alike, left - alike
   end
   Queue.write_joined(costs)
   Holders.write()
 end
 
--- Returns whether there was a grant.
+-- Undoes a grant, and returns whether there was one. If `t` is 0, the outbox may have its moment.
 local function undo(session, number, id, t, asked)
   local kept = session == SESSION and Outbox.take_back(number) or 0
   if t == 0 then t = kept end
@@ -176,7 +177,7 @@ function verbs.declared()
   answer('done', 1, gate.offered and 0 or 1)
 end
 
--- Also replaces the `former` limits (commas for spaces; "-": none).
+-- For an update, notes that it also replaces the limits `former` (commas for spaces; "-": none).
 function verbs.update(former)
   if DECLARES == UPDATED and former ~= '-' then
     LimitsHistory.replace((string.gsub(former, ',', ' ')))
@@ -191,6 +192,7 @@ function verbs.status(asked)
   local head, costs_of_head = Queue.head()
   local estimate = Gate.estimate(costs)
   local t = head and max(estimate, Gate.ready(costs_of_head)) or Gate.ready(costs)
+  -- If only a release can let the head pass, the estimate says more. Twin: entry_at() of gate.py.
   if t >= NEVER and estimate > gate.t then t = estimate end
   out[#out + 1] = 'status ' .. Numbers.text(gate.queued) .. ' ' .. Numbers.text(t - gate.t) .. ' '
     .. Numbers.text(Gate.pause_left())

@@ -9,7 +9,7 @@
 Outbox = {}
 
 local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
-local pause_text -- later reservations of this call do not change it
+local pause_text -- of an operation of this call; grants that follow do not change it
 local unread -- the items that were kept for the session that calls
 local boxes -- the items of this call, by session
 local run_session, run_number, run_count, run_t, run_fence, run_lease -- it becomes one item

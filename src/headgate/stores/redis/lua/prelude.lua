@@ -31,18 +31,24 @@
 -- Each call tries fast_acquire.lua first, and then main.lua, which names KEYS and ARGV. A server
 -- loads this text once, so each call resets the values of the call before.
 --
+-- `asked` is the units of a request, as text: "requests=3,tokens=900"; "-" for one of each.
+--
 -- Allocation dominates the cost of a call. A small table costs as much as 20 additions, and a
 -- number that becomes text as much as 40 (python -m benchmarks.server_cost).
 
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
 local FORMAT = 4 -- of the state: other numbers need another format
--- How long a session lives after a call; how long the record of an expired one stays; how many
--- expired members one step of a call removes.
-local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
+-- How long a session lives after a call. Twin: WAITER in session/recovery.py.
+local WAITER = 10000000
+-- How long the record of an expired session stays. Twin: KEEP in session/recovery.py.
+local KEEP = 30000000
 local UNHEARD = 4000000 -- the same as WAITER, for a session that receives no notification
--- How long another client cannot declare replaced limits again; how many are remembered.
-local HOLD, FORMER, DAY = 60000000, 8, 86400000000
+local CLEANUP = 100 -- expired members that one step of a call removes
+-- How long another client cannot declare replaced limits again. Twin: HOLD in limit_history.py.
+local HOLD = 60000000
+local FORMER = 8 -- replaced limits that are remembered
+local DAY = 86400000000
 local KNOWN, DECLARED, UPDATED, ASKED, OFFERED = '0', '1', '2', '3', '4' -- `declares` in main.lua
 local REMEMBERED = 100 -- declarations and states that stay in memory between calls
 
@@ -54,20 +60,20 @@ local PROGRAM, SESSION, CALL, CALL_TEXT -- the first words of ARGV
 local DECLARES, RESERVE_AHEAD
 local gate
 local server_time -- gate.t is ahead of it after the clock has stepped back
-local created -- keys that this call may have created: they need a TTL
+local need_ttl -- keys that this call may have created: they need a TTL
 local members_stay -- MEMBERS exists throughout this call: a session is in it
 local Kinds = {} -- makers of the rules of each kind
 local Numbers, Membership, WindowLog, Limits, State, Gate, RequestId, ReplyCache, Expiry
 local Holders, Sessions, Outbox, Queue, Repair, LimitsHistory, Setup, Operations, Main, FastAcquire
 
 local function begin(its_keys, its_args)
-  keys, args, gate, created, members_stay = its_keys, its_args, nil, nil, false
+  keys, args, gate, need_ttl, members_stay = its_keys, its_args, nil, nil, false
   HASH, MEMBERS, LOG = keys[1], keys[2], keys[3]
   PROGRAM, SESSION, CALL_TEXT = args[1], args[2], args[3]
   CALL = tonumber(CALL_TEXT)
 end
 
-local function mark_created(key)
-  created = created or {}
-  created[key] = true
+local function mark_for_ttl(key)
+  need_ttl = need_ttl or {}
+  need_ttl[key] = true
 end

@@ -27,8 +27,8 @@ function Queue.add(ids, costs)
   Gate.join(#ids, costs)
 end
 
--- Writes the requests that joined, which all cost the same. `Queue.add` counted those again that
--- were in the queue already.
+-- Writes the requests that joined, which all cost the same. `Queue.add` counted them all, so those
+-- that were in the queue already are subtracted again.
 function Queue.write_joined(costs)
   if not joining then return end
   local known = #joining / 2 - Membership.add_waiters(joining)
@@ -83,23 +83,25 @@ function Queue.head()
   return nil
 end
 
--- The first request whose session is not about to expire: that session looks at the head. A living
--- session that waits has more than UNHEARD left.
+-- A living session that waits has more than UNHEARD left.
+local function is_awake(id)
+  local t = Sessions.alive_until(RequestId.session(id))
+  return t and t - gate.t >= UNHEARD
+end
+
+-- The first request whose session is not about to expire: that session looks at the head.
 function Queue.first_awake(head)
-  local ids = { head }
-  for i = 1, CLEANUP do
-    local id = ids[i]
-    if not id then return head end
-    local t = Sessions.alive_until(RequestId.session(id))
-    if t and t - gate.t >= UNHEARD then return id end
-    if i == 1 then ids = Membership.by_rank(0, min(CLEANUP, gate.queued) - 1) end
+  if is_awake(head) then return head end
+  local ids = Membership.by_rank(0, min(CLEANUP, gate.queued) - 1)
+  for i = 2, #ids do
+    if is_awake(ids[i]) then return ids[i] end
   end
   return head
 end
 
 -- Removes requests of expired sessions, so that only living ones are counted. A search starts at
--- most every WAITER, and only if a session has expired, which is known for longer (KEEP). Each call
--- walks a part of the queue.
+-- most every WAITER, and only if a session has expired. An expired session is known for KEEP, which
+-- is longer, so no search misses it. Each call walks a part of the queue.
 function Queue.sweep()
   if gate.next_sweep > gate.t then return end
   if gate.sweep_cursor == 0 and not Membership.silent_since(gate.t, 1)[1] then

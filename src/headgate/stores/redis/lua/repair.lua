@@ -15,7 +15,7 @@ function Repair.count_holders(opened)
 end
 
 local function repair_queue(queued)
-  -- A moment of its own: after a step back of the clock, later calls would have the same one.
+  -- No call before had this moment. After a step back of the clock, all calls would share one.
   if queued < gate.queued then
     gate.t = gate.t + 1
     gate.restarted_at = gate.t

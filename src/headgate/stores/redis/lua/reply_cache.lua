@@ -8,9 +8,9 @@ ReplyCache = {}
 
 local RECORD, REPLY = '<dddd', 33 -- the numbers, and where the reply begins behind them
 
--- One start of the library on one server: the moment of its first record. A session subscribes on
--- one server, and its record may come to another one: with its slot, by a failover, or after a
--- restart. 0: a script does not know the run.
+-- One run of the library on one server, named by the moment of its first record. A session
+-- subscribes on one server. Its record may come to another run, which does not notify it: with its
+-- slot, by a failover, or after a restart. 0: a script does not know its run.
 local RUN = 0
 
 function ReplyCache.begin_run()

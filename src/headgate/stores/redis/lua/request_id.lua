@@ -4,7 +4,7 @@ RequestId = {}
 
 local SOME = 1000 -- remembered texts
 
--- The units of "-" or "requests=3,tokens=900".
+-- The number of each unit in `asked` (prelude.lua).
 local units_seen, units_known = {}, 0
 
 function RequestId.units_of(asked)

@@ -64,8 +64,9 @@ function Sessions.is_notified(session)
 end
 
 -- No connection received a notification: the process is dead, or its subscription broke. A living
--- session calls at least every 3 s (HEARTBEAT in session.py), and at once when its subscription
--- breaks. So it is alive until UNHEARD after its last call. Returns that moment if it has changed.
+-- session calls at least every 3 s (HEARTBEAT in session/polls.py), and at once when its
+-- subscription breaks. So it is alive until UNHEARD after its last call. Returns that moment if it
+-- has changed.
 function Sessions.suspect(session)
   local record = record_of(session)
   if not record then return nil end
@@ -81,7 +82,7 @@ end
 -- The calls of a session up to this number come too late.
 local function reject_calls(session, number)
   Sessions.write_record(session, 0, number, 0, session .. ' ' .. number .. ' late')
-  Membership.keep_alive(session, gate.t)
+  Membership.keep_alive(session, gate.t) -- so its record goes after KEEP: see stay_alive
 end
 
 -- The process of a session has begun another one. A call that still arrives is a late copy (F25),

@@ -2,8 +2,9 @@
 
 Setup = {}
 
--- A window keeps its slot. A new window gets the first free slot, which is emptied first.
-local function assign_slots(rules)
+-- A window has a range of the log, by its number `slot`, and keeps it. A new window gets the first
+-- free range, which is emptied first.
+local function assign_ranges(rules)
   local free, logs = { true, true, true, true }, false
   for _, rule in ipairs(rules) do
     if rule.slot then free[rule.slot] = false end
@@ -35,7 +36,7 @@ function Setup.create(program, now)
     gate.waiting[i] = 0
     rule:open(now)
   end
-  assign_slots(gate.rules)
+  assign_ranges(gate.rules)
   redis.call('DEL', MEMBERS)
   redis.call('HDEL', HASH, 'former', 'offer', 'limits')
 end
@@ -45,5 +46,5 @@ function Setup.follow()
   local opened = Gate.follow(rules, Queue.each)
   gate.program = PROGRAM
   Repair.count_holders(opened)
-  assign_slots(rules)
+  assign_ranges(rules)
 end

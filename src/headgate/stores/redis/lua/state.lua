@@ -61,7 +61,8 @@ function State.load(program, text)
     gate.restarted_at, at = struct.unpack(HEAD, text)
   for i, rule in ipairs(gate.rules) do
     local numbers = { struct.unpack(layout(string.byte(text, at)), text, at) }
-    at, gate.waiting[i] = table.remove(numbers), numbers[2]
+    at = table.remove(numbers)
+    gate.waiting[i] = numbers[2]
     rule:restore(unpack(numbers, 3))
   end
   return true

@@ -16,7 +16,7 @@ local function cost_of(entry)
 end
 
 function WindowLog.open()
-  mark_created(LOG)
+  mark_for_ttl(LOG)
   redis.call('ZADD', LOG, 'inf', 'end')
 end
 
@@ -24,7 +24,7 @@ end
 function WindowLog.add(slot, t, cost)
   local its = score(slot, t)
   local entry = its .. ':' .. Numbers.text(cost)
-  if redis.call('ZADD', LOG, its, entry, 'inf', 'end') == 2 then mark_created(LOG) end
+  if redis.call('ZADD', LOG, its, entry, 'inf', 'end') == 2 then mark_for_ttl(LOG) end
 end
 
 -- Calls see(moment, cost) for each entry from t on. Returns true as soon as that does.
