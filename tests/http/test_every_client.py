@@ -359,7 +359,7 @@ def test_bad_arguments_are_refused_before_anything_is_changed(kind: str) -> None
         ((), {}, "has no limiters"),
         (("100/minute",), {}, "as a limiter: write a Limiter"),
         ((api,), {"key": 3}, "a key is 'host', or a function"),
-        ((api["a"],), {"key": "host"}, "is one key's already"),
+        ((api["a"],), {"key": "host"}, "already has a key"),
         ((api,), {"exempt": "localhost"}, r"write \['localhost'\]"),
         ((api,), {"exempt": [3]}, "or a function of the request"),
         ((api,), {"exempt": [later]}, "or a function of the request that returns True or False"),

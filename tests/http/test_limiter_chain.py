@@ -66,9 +66,9 @@ async def test_a_task_that_is_cancelled_at_the_second_limiter_gives_the_first_ba
 async def test_permits_may_be_released_twice_and_from_a_thread(name: str) -> None:
     limiter = Limiter(name, Concurrency(2))
     permits = await chain_of(limiter, limiter).enter(Place("host", "/"))
-    assert (bool(permits), used(limiter.status())) == (True, [2])
+    assert (permits.needs_end(), used(limiter.status())) == (True, [2])
 
     await asyncio.to_thread(permits.release)
     permits.release()
 
-    assert (bool(permits), used(limiter.status())) == (False, [0])
+    assert (permits.needs_end(), used(limiter.status())) == (False, [0])

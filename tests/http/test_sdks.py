@@ -588,7 +588,7 @@ def test_bad_arguments_are_refused_before_anything_is_changed(sdk: str) -> None:
         ((), {}, "has no limiters"),
         (("100/minute",), {}, "as a limiter: write a Limiter"),
         ((api,), {"key": 3}, "a key is 'host', or a function"),
-        ((api["a"],), {"key": "model"}, "is one key's already"),
+        ((api["a"],), {"key": "model"}, "already has a key"),
         ((api,), {"exempt": "localhost"}, r"write \['localhost'\]"),
         ((api,), {"estimates": 512}, r"write an Estimates\(\)"),
         ((api,), {}, f"a client is an {sdk}"),

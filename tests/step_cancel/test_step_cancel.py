@@ -77,7 +77,7 @@ PROTOCOLS = {
     ],
     "permit.py": ["Issuer.arelease"],
     "stores/redis/queue.py": ["Store.flush"],
-    "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
+    "stores/fallback.py": ["Askable.acquire", "Askable.atake", "Askable.astatus"],
 }
 OWN_TASKS = {  # that aflush starts with gather() or in other loops
     "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere"]

@@ -1,6 +1,6 @@
 """aiohttp: a client middleware that passes limiters first, `limit`, and the classic `RateLimiter`.
 
-A call lasts as long as it has its connection.
+A call ends when its response gives the connection back.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def make_middleware(chain: LimiterChain[ClientRequest]) -> ClientMiddlewareType:
         permits.apply_feedback(response.status, response.headers)
         if response.connection is None:  # the body has been read, or there is none
             permits.release()
-        elif permits:
+        elif permits.needs_end():
             response.connection.add_callback(permits.release)
         return response
 
@@ -233,13 +233,13 @@ class Call(Generic[T]):
 
     async def _run(self, *, entered: bool = False) -> T:
         self._first: Permit | None = await self._limiter.acquire()
-        before = PRESENT.set(self)
+        before = CURRENT_CALL.set(self)
         try:
             self._opening = self._begin()
             result: T = await (self._opening.__aenter__() if entered else self._opening)
             return result
         finally:
-            PRESENT.reset(before)
+            CURRENT_CALL.reset(before)
             if self._first is not None:  # nothing was sent
                 give_back([self._first])
 
@@ -254,12 +254,14 @@ class Call(Generic[T]):
 
 
 # The call of a wrapper in whose context a request goes out.
-PRESENT: ContextVar[Call[Any] | None] = ContextVar("headgate.http.aiohttp.PRESENT", default=None)
+CURRENT_CALL: ContextVar[Call[Any] | None] = ContextVar(
+    "headgate.http.aiohttp.CURRENT_CALL", default=None
+)
 
 
 async def limit_by_call(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
     """The middleware in the session of every wrapper: it limits only requests of wrappers."""
-    call = PRESENT.get()
+    call = CURRENT_CALL.get()
     if call is not None:
         await call.enter_attempt()
     return await handler(request)

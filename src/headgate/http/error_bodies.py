@@ -36,7 +36,7 @@ class Headers(Protocol):
 
 
 def says_more_than_headers(status: int, headers: Headers) -> bool:
-    """Return whether such a body may say that a limit was met, or that waiting would not help."""
+    """Return whether the body may say more: a limit was met, or waiting would not help."""
     return status in AMBIGUOUS and "json" in find_header(headers, "content-type")
 
 

@@ -80,10 +80,9 @@ def apply_answer(granted: Granted, answer: Answer) -> None:
 
 
 def drain(permit: Permit, budget: Budget, alone: bool) -> None:
-    """Apply the remainder of `budget`, if it is a limit of this limiter: one of the same size.
+    """Drain the limits on requests that have the size of `budget`.
 
-    Without a stated size, both must be the only ones on requests: the budget (`alone`) and the
-    limit.
+    Without a stated size: only if there is one such budget (`alone`) and one such limit.
     """
     queue = queue_of(permit)
     rules = [text for text in queue.declared.program.split(";") if counts_requests(text)]
@@ -115,15 +114,15 @@ def adopt_limit(limiter: Limiter, answer: Answer) -> None:
     """
     stated = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
     limits = list(limiter.limits)
-    former = program_of(limits)
-    ours = [index for index, text in enumerate(former) if counts_requests(text)]
+    declared = program_of(limits)
+    ours = [index for index, text in enumerate(declared) if counts_requests(text)]
     if len(stated) != 1 or len(ours) != 1:
         return
     index, queue = ours[0], queue_of(limiter)
     present = queue.declared.program.split(";")
     limits[index] = adapt(limits[index], stated[0])
     wanted = program_of(limits)
-    if without(former, index) == without(present, index) and wanted != present:
+    if without(declared, index) == without(present, index) and wanted != present:
         queue.change(Update(declaration(limits)))
 
 

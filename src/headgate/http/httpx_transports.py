@@ -55,7 +55,7 @@ class LimitedTransport(Generic[Req, Inner]):
         if response.is_closed:  # as a mock's response is: the client reads and closes nothing
             permits.release()
         # The client accepts only its own stream types, so a StartedBody is always wrapped.
-        elif permits or isinstance(response.stream, StartedBody):
+        elif permits.needs_end() or isinstance(response.stream, StartedBody):
             response.stream = self._body(response.stream, permits)
 
 
@@ -162,7 +162,10 @@ class Body:
 
 
 class Chunks(Iterator[bytes], AsyncIterator[bytes]):
-    """The chunks of a body. A generator could not tell a pause in the reading from its end."""
+    """The chunks of a body.
+
+    A generator would not do: the caller may drop it in a pause, before the body ends.
+    """
 
     def __init__(self, inner: Any, permits: CallPermits) -> None:
         self._inner = inner
@@ -219,8 +222,8 @@ def content_of(response: Any) -> bytes:
 class StartedBody(Iterator[bytes], AsyncIterator[bytes]):
     """A body, sync or async, whose first bytes were read ahead.
 
-    An error from then is raised at the same place later. If the reading is interrupted, the caller
-    never gets the response: then the body is closed here.
+    An error of that reading is raised behind these bytes. If an interrupt ends the reading, the
+    caller never gets the response, so the body is closed here.
     """
 
     def __init__(self, inner: Any, rest: Any) -> None:

@@ -57,8 +57,8 @@ class CallPermits:
             and says_more_than_headers(response.status_code, response.headers)
         )
 
-    def __bool__(self) -> bool:
-        """Whether a permit still holds capacity."""
+    def needs_end(self) -> bool:
+        """Return whether the end of the response matters: a permit still holds capacity."""
         return any(permit.held for _, permit in self.granted)
 
     def fail(self, error: BaseException) -> None:
@@ -185,8 +185,8 @@ def check_key(call: str, limiters: tuple[Limiter, ...], key: Key[R]) -> Key[R]:
     keyed = [limiter for limiter in limiters if limiter.key is not None]
     if key is not None and keyed:
         raise TypeError(
-            f"{call} takes keys of its limiters, and {keyed[0]!r} is one key's already: "
-            "give it the whole."
+            f"{call}(key={show(key)}): {keyed[0]!r} already has a key; pass the limiter without "
+            "one."
         )
     return key
 

@@ -239,7 +239,7 @@ def make_budget(fields: Fields, name: str, values: Mapping[str, Any]) -> Budget 
     limit, remaining = values.get("limit"), values.get("remaining")
     after = values.get("reset-after")
     reset = values.get("reset") if after is None else after
-    if limit is remaining is reset is None:
+    if limit is None and remaining is None and reset is None:
         return None
     name = name or next((fields[header] for header in NAMED_BY if header in fields), "")
     return Budget(name, limit, remaining, reset, unit="tokens" if "tokens" in name else "requests")

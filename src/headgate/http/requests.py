@@ -1,6 +1,7 @@
 """requests: an adapter that passes limiters first, and `limit`, which puts it into a session.
 
-The adapter must see when a call is over. And urllib3 retries within one call of an adapter.
+A call ends when urllib3 gives the connection back. urllib3 retries within one call of an adapter,
+and each of its tries passes the limiters.
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ def limit(
 
     Each request that goes out acquires from each limiter, in the order named: each redirect, and
     each retry of a urllib3 `Retry`. Nothing is held while that waits to retry. The permits are held
-    until the body has been read or closed, and go back on errors. The wait is no part of a
-    request's `timeout`, but of `response.elapsed`. Called again, it adds limiters: a request passes
-    those that were added last first. An adapter that is mounted afterwards is not limited.
+    until the body has been read or closed, and go back on errors. The wait counts in
+    `response.elapsed`, and not towards the `timeout`. Called again, it adds limiters: a request
+    passes those that were added last first. An adapter that is mounted afterwards is not limited.
     `key`, `exempt`, `feedback`, `adopt` and all errors: as in `headgate.http.httpx.limit`.
     """
     chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
@@ -134,7 +135,7 @@ def hold(raw: Any, permits: CallPermits) -> None:
     """
     if getattr(raw, "connection", None) is None:  # the body is complete, or there is none
         permits.release()
-    elif permits:
+    elif permits.needs_end():
         for name in ("release_conn", "close"):
             setattr(raw, name, then_release(getattr(raw, name), permits))
 
@@ -180,7 +181,7 @@ class Attempt:
 
     @contextmanager
     def in_progress(self) -> Iterator[Attempt]:
-        # An adapter inside another one sends the same request, so then both are listed.
+        # Keep the attempts of the adapters around this one: they send the same request.
         others = tuple(each for each in IN_PROGRESS.get() if each._request is self._request)
         before = IN_PROGRESS.set((*others, self))
         try:

@@ -21,7 +21,7 @@ Pair: TypeAlias = tuple[int, int]  # estimated, used
 
 
 class Known(NamedTuple):
-    """The knowledge of one model: sums in which old calls fade, and the latest calls."""
+    """The latest calls of one model, and sums in which each older call weighs less."""
 
     calls: int = 0
     characters: float = PRIOR
@@ -37,12 +37,12 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The knowledge of one model, and the errors of the estimates of its latest 64 calls.
+    """The estimates of one model, and how far off those of its latest 64 calls were.
 
-    `calls`: how many it was learned from. `tokens_per_character`: of input. `output`: the estimate
-    for the next response. `input_error`, `output_error`: how far the estimates were off, as a share
-    of the tokens used (0.1: a tenth). `exceeded`: the share of responses that took more than
-    estimated; a tenth is intended. None before a call has said.
+    `calls`: how many calls they were learned from. `tokens_per_character`: of the input. `output`:
+    the estimate for the next response. `input_error`, `output_error`: the errors, as a share of the
+    tokens used (0.1: a tenth). `exceeded`: the share of responses that took more than estimated; a
+    tenth is intended. None: no call has stated its usage yet.
     """
 
     model: str

@@ -93,7 +93,7 @@ class MeteredPermits(CallPermits):
         self._is_refused = False
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
-        """Return the estimate in the units of `limiter`, at most its capacity."""
+        """Return the estimate in each unit of tokens that `limiter` has, at most its capacity."""
         capacity = queue_of(limiter).declared.capacity
         amounts = self._amounts(Usage())
         return {
@@ -102,8 +102,8 @@ class MeteredPermits(CallPermits):
             if unit in capacity and amounts[unit]
         }
 
-    def __bool__(self) -> bool:
-        """True: there is always a body to read."""
+    def needs_end(self) -> bool:
+        """Return True: the end of the body settles the usage."""
         return True
 
     def watch_body(self, response: Any) -> None:

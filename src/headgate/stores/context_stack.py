@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Inside:
-    """Permits by the task or thread that entered with them, the last first."""
+    """The permits with which tasks and threads entered blocks. The last one leaves first."""
 
     __slots__ = ("_entered", "_passed")
 
@@ -23,17 +23,18 @@ class Inside:
         self._passed: list[None] = []  # one for each caller that holds nothing
 
     def entered(self, permit: Permit, who: Hashable = None) -> None:
+        """Note the permit with which `who` enters, or the task or thread that runs here."""
         permits = self._entered[who or visitor()]
-        # `+=` is not a call, so no signal handler runs after it: a block that fails to begin is not
-        # listed.
+        # `+=` is no call, so no signal handler runs after it. One that raised there would list a
+        # block that never begins.
         permits += [permit]
 
     def passed(self) -> None:
-        """A caller entered and holds nothing. Any task or thread may leave for it."""
+        """Note a caller that entered and holds nothing. Any task or thread may note its end."""
         self._passed += [None]
 
     def left_behind(self, abandoned: asyncio.AbstractEventLoop | None = None) -> list[Permit]:
-        """The permits of the tasks of closed loops, and of `abandoned`, which was left open."""
+        """The permits of tasks whose loop is closed, or is `abandoned`, which was left open."""
         tasks = {
             who: who.get_loop() for who in list(self._entered) if isinstance(who, asyncio.Task)
         }
@@ -47,9 +48,10 @@ class Inside:
             permit.release()
 
     def left(self, who_leaves: Callable[[], Hashable] | None = None) -> Permit | None:
-        """Remove the permit that this task or thread entered with last. None: it holds nothing.
+        """Remove the permit with which this task or thread entered last. None: it holds nothing.
 
-        If another task closes a generator, it is the last permit of any task or thread.
+        A task that closes another one's generator has no permit here. Then it removes the last
+        permit of the task or thread that was listed last.
         """
         who = (who_leaves or visitor)() if self._entered else None
         permits = self._entered.get(who)

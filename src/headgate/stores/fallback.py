@@ -42,7 +42,7 @@ UNFENCED = 0  # below every fence of a store, so a resource that checks fences r
 CALM = 1.0
 
 
-class Asked(Protocol):
+class Askable(Protocol):
     """A store's queue, or its replacement."""
 
     async def acquire(self, request: Request) -> Permit: ...
@@ -114,21 +114,21 @@ class FallbackQueue:
     async def atake(self, request: Request) -> Permit | Refusal:
         return await self._either(request, lambda queue, request: queue.atake(request))
 
-    async def _either(self, request: Request, ask: Callable[[Asked, Request], Awaitable[T]]) -> T:
+    async def _either(self, request: Request, ask: Callable[[Askable, Request], Awaitable[T]]) -> T:
         """Ask the store, and if it fails, the other way at once, so that callers stay in order."""
-        start, lost = monotonic(), None
+        start, failure = monotonic(), None
         if request.on_wait is not None:
             request = telling_once(request, request.on_wait)
         if not self._away():
             try:
                 answer = await ask(self._queue, request)
             except StoreError as error:
-                lost = error.with_traceback(None)
+                failure = error.with_traceback(None)
             else:
                 self._absence.ends(self._store.away)
                 return answer
-        queue = self._without(request, lost)
-        return unfenced(await ask(queue, rest_of(request, start) if lost else request), start)
+        queue = self._without(request, failure)
+        return unfenced(await ask(queue, rest_of(request, start) if failure else request), start)
 
     def acquire_sync(self, request: Request) -> Permit:
         start = monotonic()
@@ -161,26 +161,26 @@ class FallbackQueue:
         return self._queue.threads.blocking(lambda: self.atake(request))
 
     def _take_without(self, request: Request, error: StoreError) -> Permit | Refusal:
-        """In headgate's own thread, where nothing must wait, whatever the state of the store."""
+        """Take without the store: this thread is headgate's own, and must not wait for it."""
         queue = self._way.queue(self.name, self.declared, request.units, error)
         return unfenced(queue.take(request), monotonic())
 
-    def _without(self, request: Request, lost: StoreError | None) -> Asked:
-        self._absence.begins(lost, self._queue.key)
+    def _without(self, request: Request, failure: StoreError | None) -> Askable:
+        self._absence.begins(failure, self._queue.key)
         return self._way.queue(self.name, self.declared, request.units, self._absence.cause)
 
     def _away(self) -> bool:
-        """Whether the store cannot be asked. Without known limits, `learn` has just failed."""
+        """Whether not to ask the store. If the limits are unknown, `learn` has just failed."""
         return self._store.away(self._queue.key) or not self.declared.program
 
     async def astatus(self, own: Declaration | None = None) -> Status:
-        lost = self._absence.cause
+        failure = self._absence.cause
         if not self._store.away(self._queue.key):
             try:
                 return await self._queue.astatus(own)
             except StoreError as error:
-                lost = error.with_traceback(None)
-        return await self._way.queue(self.name, own or self.declared, {}, lost).astatus()
+                failure = error.with_traceback(None)
+        return await self._way.queue(self.name, own or self.declared, {}, failure).astatus()
 
     def status(self, own: Declaration | None = None) -> Status:
         return self._queue.threads.blocking(partial(self.astatus, own))
@@ -214,7 +214,7 @@ class Absence:
         self._key = ""  # that failed
         self._words = limiter, store, way
         self._last = 0.0
-        self._told = threading.Lock()  # locked between the two messages, and never waited for
+        self._told = threading.Lock()  # locked from the first message to the second
 
     def begins(self, cause: StoreError | None, key: str) -> None:
         self.now, self._last, self.cause, self._key = True, monotonic(), cause or self.cause, key
@@ -238,7 +238,7 @@ MOST = 1024  # of them that are remembered in each store
 
 
 class Way:
-    """The substitute for a store, which by itself limits nothing. Logs have its `str()`."""
+    """The substitute for a store. This one limits nothing. Log lines have its `str()`."""
 
     def check(self, name: str, declared: Declaration) -> None:
         """Raise ValueError for limits that it cannot keep."""
@@ -254,7 +254,7 @@ class Way:
 
     def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
-    ) -> Asked:
+    ) -> Askable:
         return OpenQueue(name, declared, cause)
 
     def __str__(self) -> str:
@@ -321,7 +321,7 @@ class Local(Way):
             ) from cause
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        # A declaration would look as if two parts of this program disagreed.
+        # An earlier update would overrule a declaration. So the share is updated, too.
         share = known = self._share(name, declared)
         with suppress(ValueError):  # other processes have declared limits that cannot be divided
             known = self._share(name, former)
@@ -334,7 +334,7 @@ class Local(Way):
 
     def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
-    ) -> Asked:
+    ) -> Askable:
         try:
             share = self._share(name, declared)
         except ValueError as indivisible:

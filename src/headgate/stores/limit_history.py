@@ -19,7 +19,7 @@ HOLD = 60_000_000
 REMEMBERED = 8  # of the texts of one name
 MOST_TOLD = 1024  # logged lines that are remembered
 
-_told: dict[tuple[str, frozenset[str]], float] = {}  # and when
+_told: dict[tuple[str, frozenset[str]], float] = {}  # when each was logged
 
 
 class Declarations:
@@ -39,6 +39,7 @@ class Declarations:
         self.overruling = program
 
     def updated(self, present: str) -> bool:
+        """Whether the limits that hold, `present`, are those of the update."""
         return present == self.overruling
 
     def overruled(self, program: str, present: str) -> bool:
@@ -79,7 +80,7 @@ def note_limits(written: Written, name: str, program: str) -> None:
     """Note where the first limiter of `name` is made. Warn once of one with other limits."""
     known = written.get(name)
     if not program or ":" in name or (known is None and name in written):
-        return  # no limits of its own, or a key
+        return  # no limits of its own, or a key, or it was logged
     if known is None:
         if len(written) >= MOST_WRITTEN:
             written.clear()
@@ -135,6 +136,7 @@ def in_words(program: str) -> str:
 
 
 def bucket(unit: str, capacity: int, price: int, gain: int, tick: int, start: int) -> str:
+    # Each tick adds `gain`; a unit costs `price`.
     begins = "" if start == capacity else f", {start} at first"
     return f"{gain} {unit} every {seconds(price * tick)}, at most {capacity} at once{begins}"
 

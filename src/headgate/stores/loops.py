@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headgate.stores.memory.lock import Lock
 
-POOLS = concurrent.futures.thread.__file__
+THREAD_POOL_FILE = concurrent.futures.thread.__file__
 TURNS = 3  # of its loop, after which a granted task has run, or will never run
 
 
@@ -30,7 +30,7 @@ class Entries(Protocol):
     enter_task: Callable[[], bool]
 
 
-class Learning:
+class LoopCheck:
     """Finds out whether asyncio runs the tasks that use a queue.
 
     Only the first task asks, because that is slow. Then all tasks use `enter` unasked, until the
@@ -103,8 +103,11 @@ def no_loop() -> RuntimeError:
     )
 
 
-def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool]) -> None:
-    """Raise RuntimeError if a thread's wait could never end. `released`: only a release ends it."""
+def check_blocking(lock: Lock, loop_check: LoopCheck, needs_release: Callable[[], bool]) -> None:
+    """Raise RuntimeError if a thread's wait could never end.
+
+    `needs_release`: whether only a release can end it.
+    """
     if lock.is_held_here():
         raise RuntimeError(
             f"An acquire of {title(lock.name)} would wait in a signal handler or a finalizer that "
@@ -114,10 +117,10 @@ def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool])
     if _get_running_loop() is None:
         return
     # Ask again: the last other thread may have released a permit, and ended.
-    if released() and not others_run() and released():
+    if needs_release() and not others_run() and needs_release():
         raise waits_for_ever(lock.name, "no other thread runs that could release the permit")
-    if not learning.warned:
-        learning.warned = True
+    if not loop_check.warned:
+        loop_check.warned = True
         warn_of_blocking(lock.name)
 
 
@@ -155,4 +158,4 @@ def _idle(frame: FrameType) -> bool:
 
     Reading `f_back` may crash CPython 3.11 while that thread goes on (issue 99110 of CPython).
     """
-    return (frame.f_code.co_filename, frame.f_code.co_name) == (POOLS, "_worker")
+    return (frame.f_code.co_filename, frame.f_code.co_name) == (THREAD_POOL_FILE, "_worker")

@@ -18,7 +18,7 @@ from headgate.forks import WAITING, begin_wait, fork_error
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Grant
 from headgate.permit import Permit, Refusal, start_holding
-from headgate.stores.loops import Learning, begin_in_order, check_blocking, no_loop
+from headgate.stores.loops import LoopCheck, begin_in_order, check_blocking, no_loop
 from headgate.stores.memory.lock import Lock, Reentered
 from headgate.stores.memory.state import QueueState
 from headgate.stores.memory.waiters import (
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 
 class Acquires:
-    __slots__ = ("__weakref__", "_clock", "_learning", "_lock", "_state", "leave", "name")
+    __slots__ = ("__weakref__", "_clock", "_lock", "_loop_check", "_state", "leave", "name")
 
     name: str
     leave: Callable[[], None]  # of a block
     _clock: Clock
-    _learning: Learning
     _lock: Lock
+    _loop_check: LoopCheck
     _state: QueueState
 
     def take(self, request: Request) -> Permit | Refusal:
@@ -76,9 +76,9 @@ class Acquires:
         self._enter_sync(ThreadWaiter(request), self._count)
 
     async def continue_migrated(self, future: Future[Any], result: Any, request: Request) -> None:
-        """The task of a local waiter goes on, with the result of its future.
+        """Continue the task of a local waiter, whose future has this result.
 
-        The task has its permit, or its wait continues in the gate's queue.
+        A marker: the task has its permit. A `MigratedWaiter`: its wait goes on in the gate's queue.
         """
         if not isinstance(result, MigratedWaiter):
             self._state.waiting.forget_marker(result)
@@ -93,12 +93,12 @@ class Acquires:
         except BaseException:
             try:
                 self._give_up(result)
-            finally:
+            finally:  # see _give_up
                 self._give_up(result)
             raise
 
     def _count(self, waiter: Waiter) -> None:
-        """If the limits held nothing at the grant, count the block as a holder now."""
+        """Count the block as a holder now, if no limit held anything at its grant."""
         if not waiter.holds:
             self._lock.run(self._state.waiting.count_late, waiter)
 
@@ -134,19 +134,19 @@ class Acquires:
     async def _enter(self, waiter: TaskWaiter, finish: Callable[[Waiter], T]) -> T:
         """Wait for the grant, and until those that were granted before have begun.
 
-        `finish` is a function of Python. Python runs no signal handler when it returns.
+        `finish` is written in Python, not in C: no signal handler runs when it returns.
         """
         try:
             if not self._join(waiter):
                 await self._sleep(waiter)
-            elif self._state.waiting.starting:
+            elif self._state.waiting.starting:  # a marker puts it behind the tasks that start
                 self._lock.run(self._state.waiting.wake_granted, waiter)
             await self._begin(waiter)
             return finish(waiter)
         except BaseException:
             try:
                 self._give_up(waiter)
-            finally:
+            finally:  # see _give_up
                 self._give_up(waiter)
             raise
 
@@ -158,13 +158,13 @@ class Acquires:
         except BaseException:
             try:
                 self._give_up(waiter)
-            finally:
+            finally:  # see _give_up
                 self._give_up(waiter)
             raise
 
     def _sleep_sync(self, waiter: ThreadWaiter) -> None:
         needs_release = self._needs_release(waiter)
-        check_blocking(self._lock, self._learning, needs_release)
+        check_blocking(self._lock, self._loop_check, needs_release)
         closing, entry = waiter.request.closing, ref(waiter)
         try:
             begin_wait(waiter)
@@ -178,7 +178,7 @@ class Acquires:
                 waiter.sleep(self._clock, timeout)
                 if self._check(waiter):
                     break
-                check_blocking(self._lock, self._learning, needs_release)
+                check_blocking(self._lock, self._loop_check, needs_release)
         finally:
             try:
                 closing.end(entry)
@@ -230,7 +230,8 @@ class Acquires:
         """Let the tasks that were granted before this one run first."""
         waiting = self._state.waiting
         if waiter in waiting.gate.queue:
-            # Another thread may be granting this waiter. It makes the marker under the lock.
+            # Another thread may be granting this waiter, and makes the marker under the lock. This
+            # call only waits until that thread leaves the lock.
             with suppress(Reentered):
                 self._lock.run(waiting.next_at, None)
         if waiter.marker is not None:
@@ -248,7 +249,7 @@ class Acquires:
     def _give_up(self, waiter: Waiter) -> None:
         """Take the waiter out of the queue, and its grant back, if it has one.
 
-        Call it twice: a signal handler can raise before its first line.
+        Each caller calls it twice: a signal handler can raise before its first line.
         """
         waiting = self._state.waiting
         if waiter.grant is not None or waiter in waiting.gate.queue:

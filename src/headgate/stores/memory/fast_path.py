@@ -13,7 +13,7 @@ from weakref import ref
 
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.stores.loops import no_loop
-from headgate.stores.memory.lock import TORN, Lock
+from headgate.stores.memory.lock import BUSY, FREE, TORN, Lock
 from headgate.stores.memory.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from headgate.stores.memory.acquires import Acquires
 
 Enter = Callable[[], bool]
+# The stages of an entry, for its `except`.
+BEGUN = 0  # the lock is not known to be held
+LOCKED = 1
+GRANTED = 2  # and locked
+DECLINED = 3  # and released
+ENTERED = 4  # granted and released
 NO_WAIT = (False,)  # a ready tuple of arguments makes the call of a lock cheaper
 
 
@@ -34,9 +40,8 @@ def build_locked_enter(
 ) -> Enter:
     """One decision under the lock.
 
-    An exception may come wherever Python runs a signal handler, so the stage is set before the call
-    that it stands for. 0: the lock is not known to be held. 1: under the lock. 2: granted, under
-    the lock. 3: released. 4: granted and released.
+    An exception may come wherever Python runs a signal handler. So each stage is set before the
+    call that it stands for.
     """
     gate, holders = waiters.gate, waiters.holders
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
@@ -47,39 +52,38 @@ def build_locked_enter(
     count = None if holders.counted else holders.inside.append
 
     def enter() -> bool:
-        stage = 0
+        stage = BEGUN
         try:
             if not acquire(*NO_WAIT):
                 wait()
             if not (lock.state or waiting or starting or gate.rules is not rules):
-                lock.state = stage = 1
+                lock.state, stage = BUSY, LOCKED
                 t = now()
                 if t >= gate.t and admit(t):
                     gate.t = t
-                    stage = 2
+                    stage = GRANTED
                     if count is not None:
                         count(None)
-                    lock.state = 0
-                    stage = 4
+                    lock.state, stage = FREE, ENTERED
                     release()
                     if deferred:
                         lock.run_all_deferred()
                     return True
-                lock.state = 0
-            stage = 3
+                lock.state = FREE
+            stage = DECLINED
             release()
             if deferred:
                 lock.run_all_deferred()
             return False
         except BaseException:
-            if stage in (1, 2):
+            if stage in (LOCKED, GRANTED):
                 lock.state = TORN
-            if stage < 3:
+            if stage not in (DECLINED, ENTERED):
                 try:  # noqa: SIM105 - no call comes before the release
                     release()
                 except RuntimeError:  # the exception came while this thread waited for the lock
                     pass
-            if stage in (2, 4):
+            if stage in (GRANTED, ENTERED):
                 queue.leave()
             raise
 
@@ -132,7 +136,7 @@ def build_pooled_wait(
     """Wait among the local waiters, if no caller waits in the gate's queue."""
     pool, append, starting = waiters.holders.pool, waiters.local.futures.append, waiters.starting
     gate, rules = waiters.gate, waiters.gate.rules
-    # If all limits that a block touches have room, this one has.
+    # The check below asks only this limit. It has room if all limits that a block touches have it.
     slots = cast(ConcurrencyRule, gate.single[0][0])
 
     async def enter_waiting(request: Request) -> None:
@@ -194,14 +198,14 @@ def build_pooled_leave(queue: Acquires, waiters: WaitQueue, lock: Lock) -> Calla
                 first = futures[0]
                 if first.get_loop() is not here:
                     return False
-                future = futures[0]  # an interrupt after the next step loses its result
+                future = futures[0]  # an interrupt right after popleft() loses its result
                 future = popleft()
                 if future is not first and future.get_loop() is not here:
                     futures.appendleft(future)  # another thread was faster
                     return False
                 if not future.done():  # its task has not given up
                     starting.append(marker)
-                    mine, future = future, None
+                    mine, future = future, None  # from here on `except` puts nothing back
                     mine.set_result(marker)
                     return True
         except IndexError:  # another thread was faster

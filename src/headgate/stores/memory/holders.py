@@ -31,7 +31,7 @@ class Holders:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._units: Counter[frozenset[tuple[str, int]]] = Counter()
-        # Those with one of each unit, while the limits change. None: they are counted.
+        # From `uncount` to `count_again`: the number of those with one of each unit.
         self._uncounted: int | None = 0
         self.counted = False  # whether a limit counts the permits that have one of each unit
         self.inside: list[None] = []
@@ -41,7 +41,7 @@ class Holders:
     def all_or_nothing(self, change: Callable[[A], T], argument: A) -> T:
         """`change(argument)`. An exception before its end leaves the counts as they were.
 
-        `change` is a function of Python: Python runs no signal handler when it returns.
+        `change` is written in Python, not in C: no signal handler runs when it returns.
         """
         holding = self._gate.holding
         before = [rule.used for rule in holding] if holding else []
@@ -80,7 +80,7 @@ class Holders:
         if units or not self.counted:
             self.remove(units)
         gate, holding = self._gate, self._gate.holding
-        if not units and len(holding) == 1:  # the last step, and the only one that counts
+        if not units and len(holding) == 1:  # a single step needs no `all_or_nothing`
             holding[0].give(gate.usual[gate.slots[0][0]], 0, 0)
         else:
             self.all_or_nothing(gate.release, units)
@@ -99,6 +99,7 @@ class Holders:
 
     def uncount(self) -> int:
         """Stop counting the permits that have one of each unit, and return their number."""
+        # Each limit that counts them has the same number.
         self._uncounted = max(
             (slots.used - others for slots, cost, others in self._counted() if cost), default=0
         )

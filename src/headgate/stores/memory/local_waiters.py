@@ -39,7 +39,8 @@ class LocalWaiters:
         gate.queue[self] = gate.plain
         while futures or migrating:
             with suppress(IndexError):
-                migrating.extend(iter(futures.popleft, None))  # all of them in one step
+                # One call of C moves them all, until `popleft` raises IndexError.
+                migrating.extend(iter(futures.popleft, None))
             while migrating:
                 if not migrating[0].done():
                     self._migrate_first()

@@ -103,8 +103,8 @@ class Lock:
     def fork(self, disown: Callable[[], None]) -> None:
         """In the child of a fork: run `disown`.
 
-        A step in progress in this thread finishes first. One of another thread never ends, so
-        `disown` comes before all that was deferred.
+        A step that this thread is in finishes first. A step of another thread never ends in the
+        child: then `disown` runs before all deferred calls.
         """
         if self.state and not self.is_held_here():
             self.state = FREE
@@ -117,8 +117,8 @@ class Lock:
     def run_or_defer(self, act: Callable[[], None]) -> None:
         """Have `act` run under the lock, now or by the thread that has it. Never blocks.
 
-        `act` is a function of Python that takes effect with its last step. Until then it runs again
-        after an exception.
+        `act` is written in Python, not in C: no signal handler runs when it returns. It takes
+        effect with its last step. Until then it runs again after an exception.
         """
         self.deferred.append((self, act))
         try:
@@ -201,17 +201,17 @@ def has_lock() -> bool:
 
 
 def forget_all() -> None:
-    """In the child of a fork: no other thread has the lock.
+    """In the child of a fork: take the lock from the threads of the parent.
 
-    A signal handler may have forked in the middle of locked code, which goes on in the child: then
-    this thread has the lock. Or the handler interrupted `wait`, which then finds the new lock.
+    A signal handler may have forked in the middle of locked code. That code goes on in the child,
+    so this thread keeps the lock. Or the handler interrupted `wait`, which then gets the lock.
     """
     if has_lock():
         # threading.Condition and the standard library's own locks do the same.
         held = GUARD._release_save()  # type: ignore[attr-defined]
         GUARD._at_fork_reinit()  # type: ignore[attr-defined]
         GUARD._acquire_restore(held)  # type: ignore[attr-defined]
-    elif GUARD.acquire(blocking=False):  # no thread had it, and the wait may get this very lock
+    elif GUARD.acquire(blocking=False):  # no thread has it, so it stays as it is
         GUARD.release()
     else:
         GUARD._at_fork_reinit()  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headgate.gate.compile import Declaration
 from headgate.permit import Permit
-from headgate.stores.loops import Learning
+from headgate.stores.loops import LoopCheck
 from headgate.stores.memory.acquires import Acquires
 from headgate.stores.memory.fast_path import (
     build_held_leave,
@@ -23,7 +23,7 @@ from headgate.stores.memory.fast_path import (
     not_at_once,
 )
 from headgate.stores.memory.lock import Lock, Reentered
-from headgate.stores.memory.state import Home, QueueState, read_status
+from headgate.stores.memory.state import OwnStore, QueueState, read_status
 from headgate.stores.status import Status, snapshot
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ class MemoryQueue(Acquires):
 
     enter_waiting: Callable[[Request], Coroutine[Any, Any, None]]
 
-    def __init__(self, store: Home, name: str, declared: Declaration) -> None:
+    def __init__(self, store: OwnStore, name: str, declared: Declaration) -> None:
         self.name = name
         self._store = store
         self._set_up(declared)
 
     def _set_up(self, declared: Declaration) -> None:
         self._clock = self._store.clock
-        self._learning = Learning(self)
+        self._loop_check = LoopCheck(self)
         self._lock = Lock(self.name, self._repair)
         self._state = QueueState(self._store, self, declared, self._lock, self._build_fast_path)
         self._build_fast_path()
@@ -81,7 +81,7 @@ class MemoryQueue(Acquires):
             self.leave = build_uncounted_leave(self, waiting.holders.inside)
         self.enter_waiting = build_pooled_wait(self, waiting) if pools else self.enter_queue
         waiting.pooling, self.enter = pools, enter
-        self.enter_task = enter if self._learning.knows() else self._learning.enter
+        self.enter_task = enter if self._loop_check.knows() else self._loop_check.enter
 
     # The limits -----------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class MemoryQueue(Acquires):
     async def learn(self) -> Declaration:
         return self._state.learn()
 
-    def once_known(self, said: str, act: Callable[[], None]) -> None:
+    def once_known(self, call: str, act: Callable[[], None]) -> None:
         self._state.learn()
         act()
 

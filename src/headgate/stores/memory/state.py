@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 UNHELD = ConcurrencyRule("", 0, 0)  # stands in for a concurrency limit if there is none
 
 
-class Home(Protocol):
+class OwnStore(Protocol):
     clock: Clock
 
     def keep(self, queue: Any) -> None:
@@ -54,7 +54,7 @@ class QueueState:
 
     def __init__(
         self,
-        store: Home,
+        store: OwnStore,
         issuer: Issuer,
         declared: Declaration,
         lock: Lock,
@@ -83,7 +83,8 @@ class QueueState:
     def may_pool(self) -> bool:
         """Whether a released permit may stay in the pool.
 
-        It may not after a cut (S1), nor in a pause, nor in a child whose parent held permits.
+        It may not while more are held than the limits now allow (S1), nor in a pause, nor in a
+        child whose parent held permits.
         """
         return self.waiting.declared.timeless and not (
             self.closed() or self._parent_holds or self._gate.over()
@@ -121,6 +122,7 @@ class QueueState:
         if len(gate.holding) > 1:
             now = self._clock.now()
             return holders.all_or_nothing(lambda one: self._permit(one, gate.at_once(now)), request)
+        # This is `all_or_nothing` for one limit at most, written out because that is faster.
         slots = gate.holding[0] if gate.holding else UNHELD
         used = slots.used
         try:
@@ -200,7 +202,7 @@ class QueueState:
             case Drain(unit, left, limit, since):
                 self.prepare(declares=False)
                 self._drained = self._drained or self.undeclared
-                self._gate.drain(self._clock.now(), unit, limit, left, since)
+                self._gate.drain(self._clock.now(), unit, limit=limit, left=left, since=since)
 
     def _update(self, declared: Declaration, former: Declaration | None) -> None:
         self.prepare(declares=False)
@@ -271,7 +273,7 @@ class QueueState:
 
     def disown(self) -> None:
         """In the child of a fork: waiters and permits are the parent's. Counts of rates stay."""
-        self._gate.read_rules()  # another thread may have been about to
+        self._gate.read_rules()  # a thread of the parent may have been about to
         inherited = self.waiting.holders.uncount() > len(self.waiting.holders.pool)
         self._parent_holds = inherited or self._parent_holds
         self.waiting.forget()

@@ -139,7 +139,7 @@ class WaitQueue:
         first = next(iter(gate.queue), None) is waiter
         self.advance()
         if waiter.grant is not None:
-            return first  # False: it sleeps once more, so that earlier waiters run first
+            return first  # not the first: it sleeps once more, and those before it run first
         if waiter.refused is not None:
             return waiter.refused
         if gate.t >= waiter.deadline:
@@ -158,7 +158,7 @@ class WaitQueue:
         self._drop_closed()
         self.holders.empty_pool()
         if not self.pooling:
-            self._resume_pooling()  # after a cut, enough holders may have left by now
+            self._resume_pooling()  # no more may be held now than the limits allow
         queue = self.gate.queue
         while queue:
             waiter = cast(Waiter, next(iter(queue)))
@@ -168,7 +168,7 @@ class WaitQueue:
         self._schedule_head()
 
     def advance_later(self) -> None:
-        """Advance after the step that runs now. It may run twice."""
+        """Advance after the step that runs now. Both may run twice."""
         if self.local.futures or self.gate.queue or (not self.pooling and self.declared.timeless):
             self._lock.deferred.append((self._lock, self.advance))
 

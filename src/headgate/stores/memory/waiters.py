@@ -80,7 +80,10 @@ class TaskWaiter(Waiter):
         self.future = future
 
     async def sleep(self, clock: Clock, timeout: float | None, look: Callable[[], None]) -> None:
-        """The first waiter after `timeout` lets `look` wake all that may go, in order (S6)."""
+        """Sleep until a wake, or for `timeout` seconds, if it is a number.
+
+        The first waiter whose time is over calls `look`. It wakes all that may go, in order (S6).
+        """
 
         def look_and_wake() -> None:
             look()
@@ -116,10 +119,10 @@ class MigratedWaiter(TaskWaiter):
     seen = False
 
     def wake(self) -> bool:
-        if not hasattr(self, "future"):
+        if not hasattr(self, "future"):  # it was woken with its grant
             return True
         woken = super().wake()
-        # If its loop is dropped now, the collector must be able to free the task.
+        # Drop the future: the collector can then free the task, if its loop is dropped now.
         if self.grant is not None and not self.seen:
             del self.future
         return woken
