@@ -21,7 +21,8 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Update(Change):
     declared: Declaration
-    former: Declaration | None = None  # the limits that it overrules, if none declared them yet
+    # This limiter's own limits, if it has not declared them yet. The update overrules them.
+    former: Declaration | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,7 @@ def check_semaphore(
     longest = check_max_sleep(max_sleep, "Semaphore")
     position = check_count(max_position, "Semaphore", "max_position")
     declared = declaration([Concurrency(capacity, lease)])
+    # The first waiter has position 0, so position 3 is that of the fourth.
     most = None if position is None else position + 1
     request = Request({}, sleep_of(longest or None, "Semaphore"), most)
     return SemaphoreTerms(capacity, longest, lease, position, declared, request)

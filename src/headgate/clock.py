@@ -57,5 +57,5 @@ class SystemClock(Clock):
         self.now = now
 
 
-# The clock of a new store. headgate.testing replaces it.
+# Makes the clock of a new store. headgate.testing replaces it.
 made: Callable[[], Clock] = SystemClock

@@ -1,7 +1,7 @@
 """The end of a limiter: it takes no new acquires, and waits until the present ones have left.
 
-This module has the list of the acquires that wait by one limiter and its keys. An acquire is listed
-only while it waits, and by a weak reference: a task whose loop was dropped can still be collected.
+This module lists the waiting acquires of one limiter and its keys. An acquire is listed only while
+it waits, and by a weak reference: a task whose loop was dropped can still be collected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.stores.memory.lock import has_lock
 from headgate.threads import snapshot
 
 LONGEST = 0.05  # the longest pause between two checks for waiting acquires, in seconds
-FEWEST = 64  # references to limiters that are kept without looking for dead ones
+CLEANUP_FROM = 64  # with more references to limiters, a Closing looks for dead ones
 
 
 class Refusable(Protocol):
@@ -44,9 +44,18 @@ class Owner(Protocol):
 
 
 class Closing:
-    """The acquires that wait by one limiter and its keys, and whether it is closed."""
+    """The waiting acquires of one limiter and its keys, and whether it is closed."""
 
-    __slots__ = ("__weakref__", "_most", "_owners", "_refuses", "closed", "end", "name", "waiting")
+    __slots__ = (
+        "__weakref__",
+        "_cleanup_at",
+        "_owners",
+        "_refuses",
+        "closed",
+        "end",
+        "name",
+        "waiting",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,14 +66,14 @@ class Closing:
         self.end = self.waiting.discard
         self._refuses = False
         self._owners: list[ref[Any]] = []
-        self._most = FEWEST
+        self._cleanup_at = CLEANUP_FROM
 
     def add(self, owner: Owner) -> None:
         """Close `owner` together with the others."""
         self._owners.append(ref(owner))
-        if len(self._owners) > self._most:
+        if len(self._owners) > self._cleanup_at:
             self._owners = [each for each in self._owners if each() is not None]
-            self._most = max(FEWEST, 2 * len(self._owners))
+            self._cleanup_at = max(CLEANUP_FROM, 2 * len(self._owners))
         if self.closed:
             self._shut()
 
@@ -89,11 +98,11 @@ class Closing:
         for pause in pauses():
             if not self._waits():
                 break
-            if has_lock():
+            if has_lock():  # this thread was interrupted in a call that the acquires wait for
                 raise self._interrupting()
             time.sleep(pause)
-        # Another thread may have put back a queue while the first `_shut` replaced it: `_end` in
-        # declaring.py compares, and then assigns.
+        # `_end` in declaring.py compares, and then assigns. In another thread, it may have assigned
+        # the open queue after the first `_shut`.
         self._shut()
 
     async def aclose(self, refuse_waiters: bool) -> None:

@@ -96,7 +96,7 @@ class Undeclared:
             self._end()
 
     def _complete(self, change: Change) -> Change:
-        """An update overrules the own limits, unless they were declared already.
+        """An update carries the own limits that it overrules, unless they were declared already.
 
         If no acquire has declared limits for the name, a drain assumes the own limits.
         """
@@ -110,7 +110,8 @@ class Undeclared:
 class Attached:
     """For a limiter without limits of its own: its first use takes them from the store.
 
-    `whole`: for a key, the queue of the whole limiter. The key has its limits until it has its own.
+    `whole`: for a key, the queue of the whole limiter. A key uses the whole limiter's limits until
+    it has its own.
     """
 
     def __init__(self, owner: Any, queue: Queue, whole: Queue | None) -> None:
@@ -159,7 +160,7 @@ class Attached:
         # With on_store_error="open", `learn` may return no limits while the store is away.
         if learned.program and owner is not None and owner._queue is self:
             owner._queue, owner.limits = self._queue, learned.limits
-        asked(learned, self._queue.name, 1, request.units)
+        asked(learned, self._queue.name, 1, request.units)  # raises if the cost can never pass
         return self._queue
 
     async def enter_waiting(self, request: Request) -> object:

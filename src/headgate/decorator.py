@@ -38,6 +38,8 @@ def limited(limiter: Any, function: Callable[P, R]) -> Callable[P, R]:
         (inspect.iscoroutinefunction, limited_coroutine),
         (inspect.isgeneratorfunction, limited_generator),
     )
+    # A plain wrapper around a coroutine function returns its coroutine, so look inside it. A
+    # wrapper that is itself of one of these kinds decides.
     body = inspect.unwrap(
         body_of(function), stop=lambda wrapped: any(is_kind(wrapped) for is_kind, _ in kinds)
     )
@@ -93,7 +95,7 @@ def limited_async_generator(limiter: Any, function: Function) -> Function:
                     step = items.asend(sent)
                 except GeneratorExit:
                     raise
-                except BaseException as error:  # thrown in: it belongs to the inner generator
+                except BaseException as error:  # the inner generator gets it
                     step = items.athrow(error)
 
     return call

@@ -7,7 +7,7 @@ A signal handler can raise before the first line of `__exit__`. The limiter then
 the block has ended, and the process would renew the permit for as long as it lives. So the block
 itself holds its permit. Python loads `__exit__` before it calls `__enter__`, and keeps it until the
 `with` statement ends. The loaded `__exit__` is a `Block`. When an exception drops the block before
-it has given its permit back, the permit goes back by itself.
+it has given its permit back, the finalizer of the permit gives it back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Entrance:
         self._default = default
         kind = type(self)
         # In memory an interrupt leaks no more than with threading.Semaphore, and the blocks would
-        # cost time. So memory queues have none.
+        # cost time. So memory queues have none. Nor has a subclass with its own `__enter__` or
+        # `__exit__`: a block would bypass it.
         if not isinstance(queue, MemoryQueue) and (kind.__enter__, kind.__exit__) == (
             Entrance.__enter__,
             Entrance.__exit__,
@@ -116,14 +117,16 @@ class Block:
         self.permit: Permit | None = None  # while it is entered
         self._leave = leave
         self.number = -1
-        # The set of the thread that enters it, and the reference there.
+        # Where this block is registered while it is entered: the set of its thread, and the
+        # reference there.
         self._entered = BLOCKS.entered
         self._ref: ref[Block] | None = None
 
     def enter(self, entrance: Entrance) -> None:
         self.entrance = entrance
         permit = entrance._queue.acquire_sync(entrance._default)
-        self.permit = permit  # no signal handler runs before this
+        # CPython runs no signal handler between the return of the call and this line.
+        self.permit = permit
         if permit.guard is not None:
             permit.__enter__()
         self.number, self._entered = next(NUMBERS), BLOCKS.entered
@@ -139,7 +142,7 @@ class Block:
         If it is not open, end the block of `entrance` that this thread began last.
         """
         block = self if self.is_of(entrance) else last_block_of(entrance)
-        if block is None:
+        if block is None:  # entered without a block: call the plain `__exit__`
             self._leave(entrance, *outcome)
             return
         permit, block.permit = block.permit, None
@@ -153,10 +156,10 @@ class Block:
 
 
 def last_block_of(entrance: Entrance | None) -> Block | None:
-    """The block of this thread that began last, and whose own `__exit__` is not called.
+    """The innermost open block of `entrance` in this thread.
 
-    A program can load `__exit__` and keep it, and end the block by another one: by hand, or with
-    `ExitStack.push`.
+    A program can end a block by another `__exit__` than its own: one that it loaded by hand, or one
+    for `ExitStack.push`.
     """
     blocks = [each() for each in BLOCKS.entered.copy()]
     its = [each for each in blocks if each is not None and each.is_of(entrance)]
@@ -164,11 +167,14 @@ def last_block_of(entrance: Entrance | None) -> Block | None:
 
 
 class ClassBlock(Block):
-    """A block whose `__exit__` is loaded from the class, as contextlib.ExitStack does."""
+    """A block whose `__exit__` is loaded from the class, as contextlib.ExitStack does.
+
+    The caller then passes the limiter as the first argument.
+    """
 
     __slots__ = ()
 
-    def __call__(self, entrance: Entrance, *outcome: Outcome) -> None:  # type: ignore[override]  # a function gets its object
+    def __call__(self, entrance: Entrance, *outcome: Outcome) -> None:  # type: ignore[override]
         self.leave(entrance, outcome)
 
 
@@ -176,8 +182,8 @@ class Enter:
     """`__enter__`, from the moment at which it is loaded.
 
     A `with` statement loads `__enter__`, then `__exit__`, and then calls the first. So does
-    ExitStack.enter_context. Only then do the two belong together. (Python 3.14 loads them the other
-    way round. There a block does not hold its permit.)
+    ExitStack.enter_context. Only an `__exit__` that was loaded right after an `__enter__` belongs
+    to it. (Python 3.14 loads them the other way round. There a block does not hold its permit.)
     """
 
     __slots__ = ("__weakref__", "_enter", "block", "entrance")

@@ -97,9 +97,9 @@ class StoreError(HeadgateError):
     """Unknown: the store could not be asked in time, refused the call, or gave an answer that makes
     no sense.
 
-    The server may have run the request. headgate does not charge it twice, and returns a permit
-    whose reply was lost, on reconnect or when its lease ends. Way out: check that the server is
-    reachable and try again, or choose an `on_store_error`. `reason`:
+    The server may have run the request. headgate does not charge it twice. It gives back a
+    permit whose reply was lost, on reconnect or when its lease ends. Way out: check that the server
+    is reachable and try again, or choose an `on_store_error`. `reason`:
 
     - "refused": nothing listens at the address.
     - "unresolvable": the host name has no address.

@@ -32,7 +32,7 @@ class Pending(Protocol):
 
 
 WAITING: set[Pending] = set()  # all calls of threads that have begun to wait and have not ended
-_ending: set[int] = set()  # threads that wait for nothing any more
+_ending: set[int] = set()  # threads in which every wait must end at once
 
 
 def begin_wait(call: Pending) -> None:

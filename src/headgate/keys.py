@@ -19,7 +19,7 @@ def encoded(name: str, key: str | None = None) -> str:
 def title(name: str) -> str:
     """An encoded name as messages show it: `limiter 'api'['key']`, or `Semaphore 'api'`."""
     kind, slash, rest = name.partition("/")
-    if slash:
+    if slash:  # a classic: no encoded name has a "/"
         return f"{kind} {unquote(rest)!r}" if rest else kind
     whole, colon, key = name.partition(":")
     return f"limiter {unquote(whole)!r}" + (f"[{unquote(key)!r}]" if colon else "")

@@ -38,9 +38,9 @@ class Watch:
 
     __slots__ = (
         "_alone",
-        "_asked",
         "_began",
         "_cancelled",
+        "_cancelled_before",
         "_name",
         "_permit",
         "_task",
@@ -49,14 +49,15 @@ class Watch:
     )
 
     def __init__(self, permit: Permit, queue: Queue) -> None:
-        self.lost = False  # once it has ended: whether the body ran on without its permit
+        self.lost = False  # whether the lease was lost before the release, as far as is noted
         self._permit = permit
         self._name = queue.name
         self._began = monotonic()
         self._task: asyncio.Task[Any] | None = None  # the task that we may interrupt
-        self._asked = 0  # the task's count of cancellation requests when the body began or went on
+        # The task's count of cancellation requests when the body began or went on.
+        self._cancelled_before = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._cancelled = False  # we have asked it, too
+        self._cancelled = False  # this watch has cancelled the task
         self._alone = False  # at the end of the body, only this watch had cancelled the task
         permit.watch = self
         redirect(permit, Noting)
@@ -69,7 +70,7 @@ class Watch:
     def begin(self) -> None:
         """The body begins in the running task."""
         self.begin_sync()
-        self._over(asyncio.current_task())
+        self._watch_task(asyncio.current_task())
 
     def begin_sync(self) -> None:
         """Begin the body in a thread, which cannot be interrupted.
@@ -81,8 +82,8 @@ class Watch:
             self.tell(None)
 
     def look(self) -> None:
-        """For the permit, whenever its lease has moved: the body goes on until a later moment, or
-        no further.
+        """The permit calls this when its lease end changes. Set the timer anew, or cancel the
+        body.
         """
         self._disarm()
         if self._task is None or self.lost:
@@ -94,8 +95,8 @@ class Watch:
             self._arm(self._task)
 
     def note(self) -> None:
-        """`Noting` calls this before a release: afterwards a permit cannot tell whether there was
-        anything to give back.
+        """Note a loss of the lease. `Noting` calls this at a release, which has fixed
+        `permit.lost`.
         """
         self.lost = self.lost or self._permit.lost
 
@@ -121,7 +122,9 @@ class Watch:
         """
         self._disarm()
         task, self._task = self._task, None
-        self._alone = task is not None and self._cancelled and task.uncancel() <= self._asked
+        self._alone = False
+        if task is not None and self._cancelled:
+            self._alone = task.uncancel() <= self._cancelled_before
 
     def resume(self, error: BaseException | None) -> None:
         """The body goes on, in the running task.
@@ -130,13 +133,13 @@ class Watch:
         """
         self.note()
         if not self.lost:
-            self._over(asyncio.current_task())
+            self._watch_task(asyncio.current_task())
         elif error is None:
             raise self._error()
 
-    def _over(self, task: asyncio.Task[Any] | None) -> None:
+    def _watch_task(self, task: asyncio.Task[Any] | None) -> None:
         if task is not None:
-            self._task, self._asked = task, task.cancelling()
+            self._task, self._cancelled_before = task, task.cancelling()
             self._arm(task)
 
     def _arm(self, task: asyncio.Task[Any]) -> None:
@@ -167,7 +170,7 @@ class Watch:
 
 
 class Aside(AbstractContextManager[None]):
-    """While a generator's caller runs: it is not the body, and not ours to interrupt."""
+    """Around a `yield`: the code outside runs, and must not be cancelled."""
 
     __slots__ = ("_watch",)
 
@@ -252,8 +255,8 @@ class Watched:
     def learn_sync(self) -> Declaration:
         return self._queue.learn_sync()
 
-    def once_known(self, said: str, act: Callable[[], None]) -> None:
-        self._queue.once_known(said, act)
+    def once_known(self, call: str, act: Callable[[], None]) -> None:
+        self._queue.once_known(call, act)
 
     async def acquire(self, request: Request) -> Permit:
         return self._guarded(await self._queue.acquire(request))
@@ -287,17 +290,19 @@ class Watched:
         self._inside[visitor()].append(watch)
 
     def leave(self) -> None:
-        """Leave the block that this task or thread entered last. If another task closes a
-        generator, leave the last block that remains.
+        """Leave the block that this task or thread entered last.
+
+        A task that has entered none may close the generator of another. Then leave the last block
+        of the task or thread that came last.
         """
-        who = visitor()
-        if who not in self._inside:
+        owner = visitor()
+        if owner not in self._inside:
             if not self._inside:
                 raise not_begun()
-            who = next(reversed(self._inside))
-        watch = self._inside[who].pop()
-        if not self._inside[who]:
-            del self._inside[who]
+            owner = next(reversed(self._inside))
+        watch = self._inside[owner].pop()
+        if not self._inside[owner]:
+            del self._inside[owner]
         watch.end()
         if watch.lost:
             raise Lost(watch)

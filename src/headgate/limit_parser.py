@@ -258,7 +258,7 @@ class _Parser:
 
     def unit(self) -> str | None:
         word = self.here
-        # `misread` refuses a suffix that stands alone, with its own message.
+        # `misread` refuses a suffix that stands alone, as in "10 k/minute", with its own message.
         if word.kind != "word" or word.text in WORDS - SUFFIXES.keys():
             return None
         self.advance()
@@ -271,6 +271,7 @@ class _Parser:
     def misread(self, word: str) -> str:
         if word in SUFFIXES:
             return f"{word!r} stands alone; join it to its number, as in '10{word}'"
+        # "5 evry 10s": no shape follows, so the word is a misspelt one.
         near = get_close_matches(word, SHAPES, 1)
         if near and self.here.text not in SHAPES:
             return f"{word!r} is not a word of the grammar; did you mean {near[0]!r}?"
@@ -375,6 +376,7 @@ class _Parser:
                     "written 1_000"
                 )
             self.fail(token, fault)
+        # "10k5": the word "k5" is joined to a digit, and has digits itself.
         joined = token.kind == "word" and token.tight and self.text[at - 1].isdigit()
         if joined and re.search("[0-9]", text):
             self.fail(

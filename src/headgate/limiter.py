@@ -94,7 +94,7 @@ class Limiter(Entrance):
     ) -> None:
         self._attached = False
         self.name = check_name(name)
-        self.limits = declared_limits(f"Limiter({name!r})", limits)
+        self.limits = declared_limits(f"Limiter({self.name!r})", limits)
         self._make(
             declaration(self.limits),
             store=store,
@@ -177,7 +177,8 @@ class Limiter(Entrance):
         queue: Queue = self._store.queue(encoded(self.name, self.key), declared)
         if self._options["on_lost"] == "cancel" and not isinstance(self._store, MemoryStore):
             queue = Watched(queue)
-        # A key is mostly used at once, so it declares nothing if its queue has the limits already.
+        # Skip `Undeclared` where it would change nothing: for an attached limiter, and for a key
+        # whose queue has the limits already. A key is mostly used at once.
         direct = self._attached or (
             self.key is not None and queue.declared.program == declared.program
         )
@@ -206,8 +207,8 @@ class Limiter(Entrance):
         """
         if self.key is not None:
             raise TypeError(
-                f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{key!r}] of the "
-                "whole limiter."
+                f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{show(key)}] of "
+                "the whole limiter."
             )
         # A key is always a plain Limiter: the attributes of a subclass would be missing.
         child: Limiter = object.__new__(Limiter)
@@ -215,7 +216,7 @@ class Limiter(Entrance):
         child.limits, child._attached = self.limits, self._attached
         child._store, child._options = self._store, self._options
         declared = NO_LIMITS if self._attached else self._queue.declared
-        child._open(declared, self._default, self._queue)
+        child._open(declared, self._default, whole=self._queue)
         self._default.closing.add(child)
         return child
 
@@ -299,8 +300,9 @@ class Limiter(Entrance):
         waiters at once, and less waits for holders. A new rate grants no extra tokens for the time
         before it. A waiter that asks for more than a limit now holds gets CostExceedsCapacityError.
         An update overrules all declarations before it, also when a process declares those again.
-        Another update, or limits that are new to the name, replace it. `limiter["k"].update(...)`
-        changes that key alone, and an update of the whole limiter also the keys taken afterwards.
+        Another update replaces it. So does a declaration of limits that the name has never had.
+        `limiter["k"].update(...)` changes that key alone, and an update of the whole limiter also
+        the keys taken afterwards.
 
         Raises ValueError or TypeError as the constructor does, before anything is sent. An
         unreachable server gets the update when it is back.
@@ -392,9 +394,9 @@ class Limiter(Entrance):
 
         Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError
         in a thread whose event loop runs, and in a signal handler or finalizer that has interrupted
-        a waiting acquire. One that has interrupted another call of a limiter in memory gets a
-        RuntimeError if acquires wait; the limiter is closed nevertheless. Raises TypeError for a
-        key, and for a `refuse_waiters` that is no bool.
+        a waiting acquire. A handler or finalizer that has interrupted another call of a limiter in
+        memory gets a RuntimeError if acquires wait; the limiter is closed nevertheless. Raises
+        TypeError for a key, and for a `refuse_waiters` that is no bool.
         """
         self._default.closing.close(self._check_close("close", refuse_waiters))
         self._queue.flush()
@@ -451,11 +453,17 @@ class Limiter(Entrance):
         if max_sleep is None and not units and type(cost) is int and cost == 1 and on_wait is None:
             return self._default
         usual, declared = self._default, self._queue.declared
-        limit = usual.max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
-        told = usual.on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
+        longest = usual.max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
+        callback = usual.on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
         wanted = asked(declared, self._queue.name, cost, units)
         return Request(
-            wanted, limit, usual.max_waiters, told, usual.retry_for, usual.raises, usual.closing
+            wanted,
+            longest,
+            usual.max_waiters,
+            callback,
+            usual.retry_for,
+            usual.raises,
+            usual.closing,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -496,8 +504,8 @@ class Acquire(Coroutine[Any, Any, Permit]):
         self._request = request
         self._used = False
         self._running: Coroutine[Any, Any, Permit] | None = None  # once a task runs it
-        # Only an unused acquire has a finalizer: in one, Python drops the exception of a signal
-        # handler.
+        # Python swallows a signal handler's exception inside a finalizer, so only an unused acquire
+        # has one.
         self.__class__ = Unused
 
     def __await__(self) -> Generator[Any, None, Permit]:

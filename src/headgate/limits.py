@@ -27,7 +27,7 @@ from headgate.validation import (
 
 DEFAULT_LEASE = 30.0
 
-_WAY_TO_WHOLE = (
+_FRACTION_HINT = (
     "count whole calls over a longer time, as Window(5, per=2) does for 2.5 a second, or take a "
     "Rate"
 )
@@ -111,6 +111,7 @@ class Rate:
 
     def __str__(self) -> str:
         word = "every" if self.steps else "per"
+        # Without a burst, a text with "per" would be read as a Window.
         burst = "" if self.steps and self.burst == ceil(self.amount) else f" burst {self.burst}"
         initial = "" if self.initial is None else f" initial {self.initial}"
         options = f"{burst}{initial}{_slack(self.slack)}"
@@ -134,7 +135,7 @@ class Window:
     def __post_init__(self) -> None:
         _store(
             self,
-            amount=positive_int("Window", "amount", self.amount, _WAY_TO_WHOLE),
+            amount=positive_int("Window", "amount", self.amount, _FRACTION_HINT),
             per=seconds("Window", "per", self.per),
             unit=check_unit("Window", self.unit),
             slack=seconds("Window", "slack", self.slack, zero=True),
@@ -164,7 +165,7 @@ class Quota:
         _store(
             self,
             per=seconds("Quota", "per", self.per),
-            amount=positive_int("Quota", "amount", self.amount, _WAY_TO_WHOLE),
+            amount=positive_int("Quota", "amount", self.amount, _FRACTION_HINT),
             anchor=None if self.anchor is None else instant("Quota", "anchor", self.anchor),
             unit=check_unit("Quota", self.unit),
             slack=seconds("Quota", "slack", self.slack, zero=True),

@@ -25,8 +25,8 @@ from headgate.threads import begin
 LOGGER = logging.getLogger("headgate")
 MAX_LINES = 4096  # lines that wait for a slow handler; later ones are dropped and counted
 EXIT_TIMEOUT = 2.0  # seconds that the end of the process waits for handlers, in all
-LEAST = 0.2  # seconds that it gives them when that is over
-STEP = 0.02  # seconds from one refusal of their waits to the next
+LAST_TIMEOUT = 0.2  # seconds that it still gives them when EXIT_TIMEOUT is over
+REFUSAL_PAUSE = 0.02  # seconds from one refusal of their waits to the next
 EXIT_PRIORITY = -1000  # the priority among multiprocessing's finalizers: the others may log
 
 
@@ -41,6 +41,7 @@ class Writer:
     """The queue of one process and the thread that empties it."""
 
     def __init__(self) -> None:
+        # A queue among the lines comes from `flush`: the thread answers it when it gets there.
         self._lines: SimpleQueue[Line | SimpleQueue[None]] = SimpleQueue()
         self._thread_lock = threading.Lock()  # locked while the thread runs
         self._thread = 0
@@ -76,13 +77,13 @@ class Writer:
         """Flush before the process ends. A handler that still waits for a limiter gets an error."""
         if self._exit_by is None:
             self._exit_by = monotonic() + EXIT_TIMEOUT
-        if self.flush(max(LEAST, self._exit_by - monotonic())):
+        if self.flush(max(LAST_TIMEOUT, self._exit_by - monotonic())):
             return True
         end_waits(self._thread)
-        until = monotonic() + LEAST
+        until = monotonic() + LAST_TIMEOUT
         while monotonic() < until:
             end_task_waits(self._thread)  # the next line may make the handler wait again
-            if self.flush(STEP):
+            if self.flush(REFUSAL_PAUSE):
                 return True
         return False
 

@@ -68,19 +68,21 @@ class Permit:
     """
 
     __slots__ = (
-        *(
-            "__weakref__",
-            "_actual",
-            "_queue",
-            "_lost",
-            "_reported",
-            "believed",
-            "fence",
-            "guard",
-            "held",
-            "home",
-        ),
-        *("key", "t", "units", "waited", "watch"),
+        "__weakref__",
+        "_actual",
+        "_lost",
+        "_queue",
+        "_reported",
+        "believed",
+        "fence",
+        "guard",
+        "held",
+        "home",
+        "key",
+        "t",
+        "units",
+        "waited",
+        "watch",
     )
 
     def __init__(
@@ -105,7 +107,7 @@ class Permit:
         # Until when the lease is certain, on the monotonic clock.
         self.believed = inf if believed is None else believed
         self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
-        # Makes the watch of a block, if there is to be one.
+        # Makes the watch when a block begins. None: no block of this permit is watched.
         self.guard: Callable[[Permit], BlockWatch] | None = None
         self._lost: bool | None = None  # once it is released: whether it was lost then
         if self.held:
@@ -119,7 +121,9 @@ class Permit:
 
         True, too, when the process cannot know because the store did not confirm a renewal in time.
         """
-        return self.held and monotonic() >= self.believed if self._lost is None else self._lost
+        if self._lost is not None:
+            return self._lost
+        return self.held and monotonic() >= self.believed
 
     def __enter__(self) -> Permit:
         self._check_unreleased()
@@ -167,8 +171,8 @@ class Permit:
             self._lost = self.lost
         self._queue.release(self)
         if not self.held:
-            # A released permit needs no finalizer. Python would drop an exception that a signal
-            # handler raises in a finalizer.
+            # The queue has cleared `held`, so this permit needs no finalizer. Python would swallow
+            # an exception that a signal handler raises in one.
             self.__class__ = Permit
 
     async def arelease(self) -> bool:
@@ -199,7 +203,7 @@ class Permit:
         """
         units = check_settlement(self._queue.declared, self._queue.name, actual)
         known = {**ONE_EACH, **self.units, **self._actual}
-        if not self._queue.owns(self):  # its own process may give the same back
+        if not self._queue.owns(self):  # in a fork's child: the parent may give the same back
             units = {unit: max(amount, known.get(unit, 0)) for unit, amount in units.items()}
         extras = {unit: amount - known.get(unit, 0) for unit, amount in units.items()}
         self._actual = {**self._actual, **units}
@@ -251,9 +255,9 @@ def start_holding(permit: Permit) -> None:
 
 
 def renew_lease(permit: Permit, until: float) -> None:
-    """The lease is certain until `until`, on the monotonic clock.
+    """Set the end of the certain lease, on the monotonic clock. A lost lease stays lost.
 
-    If `until` is the present moment, the lease is lost for good.
+    So a call with the present moment ends the lease for good.
     """
     if not permit.lost:
         permit.believed = until

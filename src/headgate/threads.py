@@ -20,9 +20,9 @@ def begin(work: Callable[[], object], name: str) -> int:
     """Run `work` in a daemon thread, and return the thread's identifier.
 
     Never blocks, and may be called in a signal handler. Raises RuntimeError when the process has
-    too many threads, or ends. An asynchronous exception for the calling thread
-    (`PyThreadState_SetAsyncExc`) can end the new thread before `work` begins. So a caller that
-    waits for the thread checks every CHECK seconds that it runs.
+    too many threads, or ends. An exception that another thread sends to the caller
+    (`PyThreadState_SetAsyncExc`) may reach the new thread instead, and end it before `work` begins.
+    So a caller that waits for the thread checks every CHECK seconds that it runs.
     """
 
     def run() -> None:
@@ -44,4 +44,4 @@ def snapshot(items: Iterable[T]) -> list[T]:
             return list(items)
         except RuntimeError as error:
             if "changed size during iteration" not in str(error):
-                raise  # it is an error of a signal handler
+                raise  # a signal handler raised it

@@ -36,7 +36,8 @@ def queued_at(position: int, delay: int) -> Waiting:
 
 def seconds_of(delay: int) -> float | None:
     """A delay in microseconds as `retry_after`."""
-    # The delay until NEVER is NEVER less the present moment: more than half of NEVER.
+    # 0: only held permits are in the way. The delay until NEVER is NEVER less the present moment:
+    # more than half of NEVER.
     return delay / 1_000_000 if 0 < delay < NEVER // 2 else None
 
 

@@ -19,7 +19,7 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, microseconds, rational, show
 
 SECOND = 1_000_000
-# For a full bucket of a steady refill, in parts: a queue of 256 full buckets stays within 2^53.
+# A full bucket of a steady refill has fewer parts: the costs of 256 full buckets stay within 2^53.
 LARGEST = 2**45
 
 
@@ -51,16 +51,18 @@ def bucket_of(limit: Rate) -> TokenBucketRule:
     start = capacity if limit.initial is None else limit.initial
     per = lengthened(limit)
     amount = rational(limit.amount)
-    price, gain, tick = amount.denominator, amount.numerator, per
-    if not limit.steps:
-        price, gain, tick = smooth(gain, per * price, capacity)
+    if limit.steps:
+        price, gain, tick = amount.denominator, amount.numerator, per
+    else:
+        price, gain, tick = smooth(amount.numerator, per * amount.denominator, capacity)
     return TokenBucketRule(limit.unit, capacity, price, gain, tick, start)
 
 
 def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
     """Price, gain and tick of a steady refill.
 
-    Ticks are coarser than a microsecond (and never faster) where numbers would not fit.
+    A tick is a microsecond, or 10, 100, ... of them where the numbers would be too large. The ticks
+    of the period are rounded up, so the refill is never too fast.
     """
     tick = 1
     while True:
@@ -91,7 +93,7 @@ def limit_of(rule: Rule) -> Limit:
 
 
 def rate_of(rule: TokenBucketRule) -> Rate:
-    # With steps, if `smooth` would have chosen a finer tick for these numbers.
+    # `smooth` would have chosen a finer tick for such numbers, so the rate has steps.
     steps = rule.tick > 1 and 10 * rule.size < LARGEST
     initial = None if rule.start == rule.size else rule.start // rule.price
     amount: float = rule.capacity
@@ -125,7 +127,7 @@ class Declaration:
         leases = [rule.lease for rule in rules if isinstance(rule, ConcurrencyRule)]
         self.rated = {rule.unit for rule in rules if not rule.holds}
         self.holds = bool(leases)
-        # The decision on an acquire does not depend on the time.
+        # Only permits are counted, so no decision depends on the time.
         self.timeless = not self.rated and "permits" in self.capacity
         self.lease = min(leases, default=0)
 
@@ -169,7 +171,7 @@ def is_sound(text: str) -> bool:
     """Whether the rule of a checked limit could have written `text`. Twin: limits.lua."""
     found = WRITTEN.fullmatch(text)
     numbers = [int(number) for number in found[2].split()] if found else []
-    if max(numbers, default=BEYOND) >= BEYOND:
+    if max(numbers, default=BEYOND) >= BEYOND:  # too large a number, or none
         return False
     match text.split(" ")[0], numbers:
         case "bucket", [capacity, price, gain, tick, start]:

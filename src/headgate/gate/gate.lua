@@ -158,13 +158,17 @@ function Gate.follow(rules, each_waiter)
   local opened, others = {}, {}
   for i, rule in ipairs(rules) do
     rule:open(now)
-    opened[i], others[#others + 1] = rule.holds or nil, rule
-    for j, old in ipairs(former) do
-      if old.kind == rule.kind and old.unit == rule.unit then
-        opened[i], others[#others] = nil, nil
-        rule:adopt(table.remove(former, j), now)
+    local old
+    for j, each in ipairs(former) do
+      if each.kind == rule.kind and each.unit == rule.unit then
+        old = table.remove(former, j)
         break
       end
+    end
+    if old then
+      rule:adopt(old, now)
+    else
+      opened[i], others[#others + 1] = rule.holds or nil, rule
     end
   end
   for _, rule in ipairs(others) do
@@ -180,7 +184,8 @@ end
 
 function Gate.carry_over(rule, old, t)
   local left, before = rule:left(t), old:left(t)
-  local spent = left - max(rule.capacity - old.capacity + before, min(0, before))
+  local target = max(rule.capacity - old.capacity + before, min(0, before))
+  local spent = left - target
   local room = min(spent, max(0, left))
   if room > 0 then rule:take(room, t, t) end
   if spent > room then rule:settle(spent - room, t, t) end

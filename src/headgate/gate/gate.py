@@ -48,7 +48,7 @@ class Rule(Protocol):
     def settle(self, extra: int, t: int, now: int) -> None: ...
     # At `since` there were no more than `left`.
     def drain(self, left: int, since: int, now: int) -> None: ...
-    # The estimate for the end of a queue: when `total` will have passed, one by one from `t` on.
+    # When `total` will have passed, one by one from `t` on: the estimate for the end of a queue.
     def ahead(self, total: int, t: int, now: int) -> int: ...
     # From this moment on the rule is as good as new (T12).
     def idle_at(self) -> int: ...
@@ -100,9 +100,9 @@ class Gate:
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
         self.rules = tuple(rules)
         self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
-        # No caller passes before it: the latest moment granted (T3), or the end of a pause.
+        # No caller passes before it: the latest granted moment (T3), or the end of a pause.
         self.not_before = 0
-        self.reserved = 0  # the latest moment that `take` granted, and that may be in the future
+        self.reserved = 0  # the latest moment that `take` granted: it may be in the future
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
         # The cost of the whole queue, for each rule that counts over time.
@@ -121,7 +121,7 @@ class Gate:
         self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
         slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
         holding = [cast(ConcurrencyRule, rule) for _, rule in slots]
-        # No call comes between the two, so an interrupt leaves none of them behind.
+        # No call comes between the two assignments, so an interrupt cannot skip one of them.
         self.slots, self.holding = slots, holding
 
     def costs(self, units: Units) -> Costs:
@@ -161,7 +161,7 @@ class Gate:
         return Grant(t, self.fence)
 
     def admit(self, now: int) -> bool:
-        """Take one of each unit if every rule has it now. No caller waits."""
+        """Take one of each unit if every rule has it now. Only for an empty queue."""
         for rule, cost in self.single:
             if rule.ready(cost, now) != now:
                 return False
@@ -200,6 +200,7 @@ class Gate:
         """
         now = self.clamp(now)
         costs = self.costs(units)
+        # Behind waiters no caller passes now, so only the estimate below is needed.
         t = NEVER if self.queue else self.ready(costs)
         if t <= now + (reserve_ahead if max_sleep is None else min(reserve_ahead, max_sleep)):
             return self.take(costs, t)
@@ -254,6 +255,7 @@ class Gate:
         """When a new caller with the usual costs could pass. NEVER: only a release can say."""
         estimate = self.estimate(self.usual)
         t = max(estimate, self.next_at()) if self.queue else self.ready(self.usual)
+        # A release may come at any time. So the estimate counts, if the rates need time.
         return estimate if t >= NEVER and estimate > self.t else t
 
     def over(self) -> bool:
@@ -297,8 +299,8 @@ class Gate:
     def pause(self, now: int, time: int) -> None:
         """Let no caller pass for `time` microseconds. One pause never ends another.
 
-        It ends after every reserved moment. So a session can recognise these grants, and let their
-        callers wait again.
+        A pause ends later than every reserved moment. So a session recognises the earlier grants by
+        their moments, and lets their callers wait again.
         """
         self.not_before = max(self.not_before, self.clamp(now) + time, self.reserved + 1)
 
@@ -324,9 +326,9 @@ class Gate:
         A rule without such a predecessor starts with the usage of the removed rules of its unit. A
         limit on held permits takes over from no other kind.
 
-        Returns the waiters that can never pass now. The caller takes them out of the queue.
+        Returns the waiters that can never pass now. The caller of this method removes them.
         """
-        # `not_before` is left out: the new limits count from now on, even during a pause.
+        # The new limits count from now on, even during a pause. So `not_before` is left out.
         now = max(self.clamp(now), self.reserved)
         former, others = list(self.rules), []
         for rule in rules:
@@ -352,7 +354,8 @@ class Gate:
         It has at least 0 left, or the old debt.
         """
         left, before = rule.left(t), old.left(t)
-        spent = left - max(rule.capacity - old.capacity + before, min(0, before))
+        target = max(rule.capacity - old.capacity + before, min(0, before))
+        spent = left - target
         room = min(spent, max(0, left))
         if room > 0:
             rule.take(room, t, t)
@@ -363,7 +366,7 @@ class Gate:
         """Queue all waiters again, at their costs under the present rules."""
         asked, never = self.queue.copy(), []
         self.waiting = [0] * len(self.rules)
-        # Each stays in the queue all the time, even if an interrupt comes here.
+        # `join` replaces each entry in its place, so an interrupt here removes no waiter.
         for caller, (units, _) in asked.items():
             costs = self.costs(units)
             if self.never(costs):

@@ -11,6 +11,7 @@ function SlidingWindowRule.new(unit, numbers)
 end
 
 function SlidingWindowRule.open(rule, t)
+  -- A new rule has no slot, and so no log.
   if rule.slot then WindowLog.drop(rule.slot, MOST - 1) end
   rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
   rule.wanted, rule.found, rule.gone = 0, 0, 0
@@ -38,6 +39,7 @@ function SlidingWindowRule.refresh(rule, t)
   -- `whole`: the log still has its oldest entry. Otherwise entries were lost.
   if rule.first > 0 and rule.first + rule.per <= t then
     local gone, first, whole = 0, 0, false
+    -- `first` becomes the oldest entry that stays, and 0 if only the one in the state stays.
     rule:each(function(moment, cost)
       whole = whole or moment == rule.first
       if moment == rule.last or moment + rule.per > t then
@@ -69,8 +71,9 @@ function SlidingWindowRule.freed(rule, need)
   return free + rule.per
 end
 
--- `found` is the moment for the cost `wanted` until the log changes. Otherwise each call would look
--- it up for a large cost at the head of the queue.
+-- `found` is the moment that `freed` returned for the cost `wanted`. A change of the log sets
+-- `wanted` to 0. Without them, each call would read the log again for a large cost at the head of
+-- the queue.
 function SlidingWindowRule.ready(rule, cost, t)
   local need = rule.used + cost - rule.capacity
   if need <= 0 then return t end
@@ -81,7 +84,7 @@ end
 function SlidingWindowRule.take(rule, cost, t, now)
   rule:refresh(t)
   if rule.last > 0 and t ~= rule.last then
-    if rule.first == 0 then
+    if rule.first == 0 then -- the log is empty: the entry of the state becomes its oldest
       WindowLog.open()
       rule.first = rule.last
     end

@@ -28,7 +28,7 @@ class SlidingWindowRule:
         self.capacity = amount
         self.per = per
         self.used = 0
-        # The moment at which the latest removed entry stopped counting, or of a change of limits.
+        # When tokens last came free: an entry expired, or the limits changed. For `drain`.
         self.gone = 0
         self.log: OrderedDict[int, int] = OrderedDict()
 
@@ -88,7 +88,8 @@ class SlidingWindowRule:
         if extra < 0:
             self.give(-extra, t, now)
         elif extra > 0:
-            self.take(min(extra, MOST - self.used), max(now, next(reversed(self.log), now)), now)
+            latest = next(reversed(self.log), now)
+            self.take(min(extra, MOST - self.used), max(now, latest), now)
 
     def drain(self, left: int, since: int, now: int) -> None:
         """If entries expired after `since`, nothing changes: some tokens came free since then."""

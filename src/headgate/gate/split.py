@@ -39,7 +39,8 @@ def divide(rule: Rule, processes: int) -> Rule:
         case FixedWindowRule():
             return FixedWindowRule(rule.unit, capacity, rule.per, rule.anchor, rule.slack)
         case TokenBucketRule():
-            # A token has as many times the parts, so the rate is divided exactly, in steps too.
+            # A token has `processes` times as many parts, and each tick brings the same number. So
+            # the rate is divided exactly, also in steps.
             price, start = rule.price * processes, rule.start // rule.price // processes
             return TokenBucketRule(rule.unit, capacity, price, rule.gain, rule.tick, start)
     raise TypeError(f"no share of {rule!r}")

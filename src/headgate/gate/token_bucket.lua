@@ -117,7 +117,6 @@ function TokenBucketRule.adopt(rule, old, t)
   rule.level = min(rule.size, floor(old.level / old.price * rule.price))
   rule.at = t - min(rule.tick - 1, floor((t - old.at) * (old:pace() / rule:pace())))
   rule.taken = old.taken
-  rule.top = rule.size
 end
 
 function TokenBucketRule.numbers(rule)

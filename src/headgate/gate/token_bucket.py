@@ -4,6 +4,8 @@ Python alone has `admit`. Lua alone has `numbers` and `restore`.
 The level is counted in parts of a token. One token is `price` parts, every `tick` microseconds
 bring `gain` parts, and `size` parts fill the bucket. A bucket in steps is the same bucket with a
 long tick. Nothing is ever divided, so nothing drifts (T11).
+
+`-(-a // b)` is `a / b` rounded up: `ceil` in the Lua twin. A function for it would cost time.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class TokenBucketRule:
         self.level = self.start
         self.at = 0
         self.taken = 0  # the moment of the last take
-        self.top = 0  # the highest level before any take since the newest mark
+        self.top = 0  # the highest level from which a take began, since the newest mark
         # Older takes, as (moment, higher level): see `note`.
         self.marks: list[tuple[int, int]] = []
         self.grain = self.size // MARKS + 1
@@ -74,7 +76,7 @@ class TokenBucketRule:
         """
         ticks = (t - self.at) // self.tick
         if ticks > 0:
-            # One statement: a handler that raises in a product leaves both as they were.
+            # One statement: a signal handler that raises during a product changes neither.
             self.level, self.at = self.level + ticks * self.gain, self.at + ticks * self.tick
         if self.level >= self.size:
             self.level = self.size
@@ -86,7 +88,7 @@ class TokenBucketRule:
         need = cost * self.price - self.level
         if need <= 0:
             return t
-        return max(t, self.at - (-need // self.gain) * self.tick)
+        return max(t, self.at + -(-need // self.gain) * self.tick)
 
     def take(self, cost: int, t: int, now: int) -> None:
         self.refresh(t)
@@ -97,9 +99,8 @@ class TokenBucketRule:
         """Remember how full the bucket was before the take at `t`.
 
         `undo` needs these levels: tokens that return to an earlier take must not lift the bucket
-        above its size. The levels of the marks fall: a mark that is no higher than a later one says
-        nothing. One that is hardly lower than the one before it counts as just as high. That can
-        only keep back too much.
+        above its size. Marks are kept with falling levels. Small drops (below `grain`) are ignored:
+        then an undo may return too little, never too much.
         """
         level, marks = self.level, self.marks
         if level > self.top:
@@ -132,7 +133,7 @@ class TokenBucketRule:
         if level < self.price:
             self.level = level
             return False
-        if 0 <= self.top - level < self.grain:
+        if 0 <= self.top - level < self.grain:  # `note` would change nothing else
             self.taken = now
         else:
             self.level = level
@@ -141,9 +142,10 @@ class TokenBucketRule:
         return True
 
     def undo(self, parts: int, t: int) -> None:
-        """Put back parts of a take at `t`: as many as would be there if it had never taken them.
+        """Put back `parts` of a take at `t`: fewer if the bucket would have overflowed without it.
 
-        Negative `parts` are a further charge. It never overflows, so the marks stay upper bounds.
+        Negative `parts` are a further charge. It only lowers levels, so the marks stay upper
+        bounds.
         """
         if parts > 0 and t < self.taken:
             levels = [level for moment, level in self.marks if moment > t]
@@ -161,13 +163,14 @@ class TokenBucketRule:
     def settle(self, extra: int, t: int, now: int) -> None:
         """A debt is a level below zero."""
         self.refresh(now)
+        # The refill of DEBT microseconds pays every debt back.
         lowest = -min(MOST, DEBT // self.tick * min(self.gain, self.size))
         self.undo(max(-extra * self.price, lowest - self.level), t)
 
     def drain(self, left: int, since: int, now: int) -> None:
         """By now there are no more than `left` and the refill since `since`."""
         self.refresh(now)
-        ticks = -((since - now) // self.tick)
+        ticks = -(-(now - since) // self.tick)
         self.level = min(self.level, left * self.price + ticks * self.gain)
 
     def ahead(self, total: int, t: int, now: int) -> int:
@@ -178,11 +181,11 @@ class TokenBucketRule:
             level, at = self.size, max(t, at)
         need = total * self.price - level
         # A step brings at most a full bucket.
-        return t if need <= 0 else at - (-need // min(self.gain, self.size)) * self.tick
+        return t if need <= 0 else at + -(-need // min(self.gain, self.size)) * self.tick
 
     def idle_at(self) -> int:
         """From this moment on the bucket is as full as a new one (T12)."""
-        return self.at - (-(self.size - self.level) // self.gain) * self.tick
+        return self.at + -(-(self.size - self.level) // self.gain) * self.tick
 
     def left(self, t: int) -> int:
         self.refresh(t)
@@ -195,12 +198,12 @@ class TokenBucketRule:
     def adopt(self, old: TokenBucketRule, t: int) -> None:
         """Go on with as many tokens, and no extra ones (T9).
 
-        The time since the last step is rescaled to the new rate, so frequent changes never postpone
-        a step for ever.
+        `open` comes first. It sets `top` to `size`, so giving back the takes before the last one
+        returns nothing. The time since the last step is rescaled to the new rate, so frequent
+        changes never postpone a step for ever.
         """
         old.refresh(t)
+        # `// 1` rounds down, as `floor` in the Lua twin. `int` alone would round a debt up.
         self.level = min(self.size, int(old.level / old.price * self.price // 1))
         self.at = t - min(self.tick - 1, int((t - old.at) * (old.pace() / self.pace()) // 1))
         self.taken = old.taken
-        # Giving back the takes before the last one returns nothing.
-        self.top = self.size

@@ -122,9 +122,9 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
 def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota) -> None:
     """Check, for each call, the worst of the intervals that end with it.
 
-    If the units since `first` have all come back, an interval with a later begin is at least as
-    strict, also with any later calls. So one pass suffices, except for a limit with steps: a step
-    may fall anywhere.
+    Once the units since `first` have all come back, an interval that begins later is at least as
+    strict, for later calls too. So `first` only moves forward. A limit with steps needs each later
+    begin as well: a step may fall anywhere.
     """
     moments = [microseconds(call.begin) for call in calls]
     sums = [0, *accumulate(_cost_in(call, limit) for call in calls)]
@@ -163,7 +163,7 @@ def _most_between(limit: Rate | Window | Quota, begin: int, end: int) -> float |
         case Rate() if limit.steps:
             return limit.burst + rational(limit.amount) * (span // per + 1)
         case Rate():
-            return limit.burst + rational(limit.amount) * span // per
+            return limit.burst + (rational(limit.amount) * span) // per
 
 
 # Waiters and held permits ----------------------------------------------------------------------

@@ -28,8 +28,8 @@ from headgate.validation import MICROSECOND, flag, instant, microseconds, second
 
 T = TypeVar("T")
 NEW_YEAR = datetime(2025, 1, 1, tzinfo=UTC)
-TURNS = 50  # of an event loop; after them, each task that can go on waits again
-BREATH = 0.001  # real seconds in which threads that can go on do so
+TURNS = 50  # of an event loop: enough for each task that can go on to wait again
+BREATH = 0.001  # real seconds: enough for threads that can go on to wait again
 
 
 class ManualClock(Clock):
@@ -125,7 +125,9 @@ class ManualClock(Clock):
     def wait(self, event: clocks.Event, timeout: float | None) -> None:
         """Block this thread until `event` is set, or the clock has moved by `timeout` seconds."""
         timer = None if timeout is None else self._plan(timeout, event.set)
-        while not event.wait(BREATH if self.skips and timer is not None else None):
+        # Only a clock that skips is moved here. Otherwise another thread moves it.
+        pause = BREATH if self.skips and timer is not None else None
+        while not event.wait(pause):
             self._step()
         if timer is not None:
             timer.cancel()
@@ -162,7 +164,8 @@ class ManualClock(Clock):
         if turns == 0:
             self._step()
         if self._has_timers():
-            loop.call_soon(self._skip, loop, turns - 1 if turns else TURNS)
+            turns_left = turns - 1 if turns else TURNS
+            loop.call_soon(self._skip, loop, turns_left)
         else:
             self._skipping.discard(loop)
 
@@ -176,6 +179,7 @@ class ManualClock(Clock):
         """Move to the next moment of a timer and run the due calls. False: none up to `until`."""
         due: list[Callable[[], None]] = []
         with self._lock:
+            # Stop at the first timer that is later than a due one.
             while self._timers and not (due and self._timers[0][0] > self.moment):
                 moment, _, timer = self._timers[0]
                 if timer.call is not None and moment > until:
@@ -240,7 +244,7 @@ def _restart(
 ) -> None:
     """Make each queue and each limiter of `store` as new, by another clock."""
     for queue, waiter in store.begin_again(clock, queues):
-        waiter.check_at = 0  # long ago: a waiter that is about to sleep looks at once
+        waiter.check_at = 0  # in the past, so a waiter that is about to sleep looks at once
         waiter.refuse(
             RuntimeError(
                 "A ManualClock was entered or left while this acquire of "
@@ -249,6 +253,6 @@ def _restart(
             )
         )
     for limiter in limiters_in(store):
-        store.forget_places()  # limiters of different blocks do not disagree
+        store.forget_places()  # so other limits in another block log no warning
         restart(limiter, limits.get(limiter, limiter.limits))
     store.forget_places()
