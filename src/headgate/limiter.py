@@ -207,8 +207,8 @@ class Limiter(Entrance):
         """
         if self.key is not None:
             raise TypeError(
-                f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{show(key)}] of "
-                "the whole limiter."
+                f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{key!r}] of the "
+                "whole limiter."
             )
         # A key is always a plain Limiter: the attributes of a subclass would be missing.
         child: Limiter = object.__new__(Limiter)

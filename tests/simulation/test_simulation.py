@@ -174,7 +174,7 @@ LUA = {  # a guard that is taken out of the Lua: part, text, replacement, the in
         " then",
         "L5",
     ),
-    "keys never end": ("expiry", "if extended or created[key] then", "if false then", "S8"),
+    "keys never end": ("expiry", "if extended or need_ttl[key] then", "if false then", "S8"),
 }
 PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "a caller that gives up stays in the queue": (

@@ -71,9 +71,9 @@ function SlidingWindowRule.freed(rule, need)
   return free + rule.per
 end
 
--- `found` is the moment that `freed` returned for the cost `wanted`. A change of the log sets
--- `wanted` to 0. Without them, each call would read the log again for a large cost at the head of
--- the queue.
+-- `found` is the moment that `freed` returned for the cost `wanted`. New entries set `wanted` to 0;
+-- entries that end leave the moment as it is. Without the two, each call would read the log again
+-- for a large cost at the head of the queue.
 function SlidingWindowRule.ready(rule, cost, t)
   local need = rule.used + cost - rule.capacity
   if need <= 0 then return t end

@@ -126,8 +126,7 @@ class ManualClock(Clock):
         """Block this thread until `event` is set, or the clock has moved by `timeout` seconds."""
         timer = None if timeout is None else self._plan(timeout, event.set)
         # Only a clock that skips is moved here. Otherwise another thread moves it.
-        pause = BREATH if self.skips and timer is not None else None
-        while not event.wait(pause):
+        while not event.wait(BREATH if self.skips and timer is not None else None):
             self._step()
         if timer is not None:
             timer.cancel()

@@ -27,6 +27,8 @@ LOCKED = 1
 GRANTED = 2  # and locked
 DECLINED = 3  # and released
 ENTERED = 4  # granted and released
+# Tuples made once: under the lock, a new object could start the garbage collector.
+INSIDE, RELEASED, GRANTS = (LOCKED, GRANTED), (DECLINED, ENTERED), (GRANTED, ENTERED)
 NO_WAIT = (False,)  # a ready tuple of arguments makes the call of a lock cheaper
 
 
@@ -76,14 +78,14 @@ def build_locked_enter(
                 lock.run_all_deferred()
             return False
         except BaseException:
-            if stage in (LOCKED, GRANTED):
+            if stage in INSIDE:
                 lock.state = TORN
-            if stage not in (DECLINED, ENTERED):
+            if stage not in RELEASED:
                 try:  # noqa: SIM105 - no call comes before the release
                     release()
                 except RuntimeError:  # the exception came while this thread waited for the lock
                     pass
-            if stage in (GRANTED, ENTERED):
+            if stage in GRANTS:
                 queue.leave()
             raise
 

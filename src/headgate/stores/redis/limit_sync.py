@@ -26,8 +26,8 @@ class LimitSync:
     def __init__(self, name: str, declared: Declaration) -> None:
         self.name = name
         self.declared = declared
-        # The statement of the next call. ASKED until an acquire declares the limits. DECLARED or
-        # UPDATED until a call has brought the declaration to the server. Then KNOWN.
+        # The statement of an acquire about the limits. ASKED until an acquire declares them.
+        # DECLARED or UPDATED until a call has brought the declaration to the server. Then KNOWN.
         self.declares = ASKED
         self._in_store: Declaration | None = None  # limits that a reply named, during ASKED
         self._history = Declarations()

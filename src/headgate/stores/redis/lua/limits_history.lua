@@ -67,7 +67,7 @@ local function write(how, entries)
 end
 
 -- Notes that the limits of this call replace `program`. A declaration forgets entries older than
--- HOLD; an update keeps all.
+-- HOLD; an update does not.
 function LimitsHistory.replace(program)
   local entries, how = read()
   local updates, kept = DECLARES == UPDATED, {}

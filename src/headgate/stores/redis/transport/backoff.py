@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-# The most seconds before a first further attempt, doubled for each one after it.
+# Doubled for each failed attempt, this gives the most seconds before the next one.
 BACKOFF = 0.05
 # The most seconds before any attempt, while callers wait and while none does.
 LONGEST = 1.0

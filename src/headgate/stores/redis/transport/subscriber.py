@@ -140,7 +140,7 @@ class Subscriber:
         self._channels: dict[str, bool] = {}
         # The attempts that have ended since the server last confirmed a channel.
         self._attempts = 0
-        # The oldest command without an answer was sent at this time, by the loop's clock.
+        # When the first command was sent since the last message, by the loop's clock.
         self._asked: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
