@@ -20,6 +20,7 @@ from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.routing import Routing
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.store import RedisStore
+from headgate.stores.redis.threads import Threads
 from tests.simulation.loop import ProcessLoop
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def queue_in(store: RedisStore, queue: RedisQueue) -> RedisQueue:
     its._store, its._inside, its.limits = store, Inside(), copy(queue.limits)
     its.routing = Routing(its, store)
     its.issuer = PermitIssuer(its.name, its.key, its.limits, its.routing, its.change)
+    its.threads, former = Threads(its, store), queue.threads
+    its.threads.no_fast_path, its.threads._warned = former.no_fast_path, former._warned
     its.limits._history = deepcopy(queue.limits._history)
     return its
 
