@@ -174,7 +174,7 @@ class ClassBlock(Block):
 
     __slots__ = ()
 
-    def __call__(self, entrance: Entrance, *outcome: Outcome) -> None:  # type: ignore[override]
+    def __call__(self, entrance: Entrance, *outcome: Outcome) -> None:  # type: ignore[override]  # see above
         self.leave(entrance, outcome)
 
 

@@ -86,16 +86,18 @@ def sleep_of(max_sleep: float | None, call: str) -> int | None:
 
 def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]) -> Units:
     """The units of `acquire(cost, **others)`, each within the capacity of its limits."""
-    units = {exact(unit): number for unit, number in others.items()}
+    units = {
+        (unit := exact(each)): check_cost(declared, name, unit, number)
+        for each, number in others.items()
+    }
     # `acquire()` has a cost of 1 that the caller did not write.
     if type(cost) is not int or cost != 1:
         if "requests" in units:
             raise TypeError(
-                f"acquire({show(cost)}, requests={show(units['requests'])}) of {title(name)} gives "
-                "two numbers of requests; write one of them."
+                f"acquire({show(cost)}, requests={units['requests']}) of {title(name)} gives two "
+                "numbers of requests; write one of them."
             )
-        units["requests"] = cost
-    units = {unit: check_cost(declared, name, unit, number) for unit, number in units.items()}
+        units["requests"] = check_cost(declared, name, "requests", cost)
     for unit, capacity in declared.capacity.items():
         if units.get(unit, ONE_EACH.get(unit, 0)) > capacity:
             raise CostExceedsCapacityError(
@@ -140,7 +142,8 @@ def check_settlement(
     """The numbers of `settle(tokens=1234)` or `drain(tokens=1234)`, as plain ints."""
     units: dict[str, int] = {}
     was = "was used" if verb == "settle" else "is left"
-    for unit, number in ((exact(unit), number) for unit, number in actual.items()):
+    for each, number in actual.items():
+        unit = exact(each)
         call = f"{verb}({unit[:64]}={show(number)})"
         if isinstance(number, bool) or not isinstance(number, int):
             raise TypeError(

@@ -73,27 +73,28 @@ class Operation:
 @dataclass(slots=True, eq=False)
 class GivingBack(Operation):
     caller: Caller
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is written by itself: one answer for several would not say which were held."""
-        return self.asker is not None
+    t: int = 0  # the moment of the grant that a cancel undoes
 
     def write(self, count: int) -> tuple[Any, ...]:
         session_id, number, asked = self.caller
         return (self.verb, session_id, number, count, asked)
 
     def count_alike(self, operations: Sequence[Operation], index: int) -> int:
-        """How many of `operations` are written together, from this one at `index` on."""
+        """How many of `operations` are written together, from this one at `index` on.
+
+        One answer for several would not say which of them were held. The cancel of a grant is
+        alone, because it names the grant's own moment.
+        """
         count, kind, (session_id, number, asked) = 1, type(self), self.caller
-        if self.alone:
+        if self.asker is not None or self.t:
             return 1
         while index + count < len(operations):
             other = operations[index + count]
             if (
                 type(other) is not kind
-                or other.alone
+                or other.asker is not None
                 or other.caller != (session_id, number + count, asked)
+                or other.t
             ):
                 break
             count += 1
@@ -112,13 +113,6 @@ class Release(GivingBack):
 class Cancel(GivingBack):
     verb = "cancel"
     logged = False
-
-    t: int = 0  # the moment of the grant that it undoes; 0: it leaves the queue
-
-    @property
-    def alone(self) -> bool:
-        """The cancel of a grant is alone, because it names the grant's own moment."""
-        return self.asker is not None or self.t != 0
 
     def write(self, count: int) -> tuple[Any, ...]:
         session_id, number, asked = self.caller
