@@ -90,10 +90,8 @@ ONLY_PYTHON = {
     "read_rules": "a call of the script reads its rules once anyway",
     "admit": "the hot path of one process",
     "at_once": "the hot path of one process",
-    "over": "the hot path of one process",
     "entry_at": "operations.lua finds the head of the queue first",
     "next_at": "operations.lua asks `ready` for the head of the queue",
-    "paused": "a call of the script sees it by the moment of its answer",
     "orphan": "a server does not fork",
 }
 ONLY_LUA = {

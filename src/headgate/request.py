@@ -73,12 +73,6 @@ def cost_text(units: Units) -> str:
     return ",".join(f"{unit}={units[unit]}" for unit in sorted(units)) or NOTHING
 
 
-def units_of(text: str) -> Units:
-    if text == NOTHING:
-        return {}
-    return {unit: int(number) for unit, number in (part.split("=") for part in text.split(","))}
-
-
 def sleep_of(max_sleep: float | None, call: str) -> int | None:
     seconds = check_max_sleep(max_sleep, call)
     return None if seconds is None else microseconds(seconds)

@@ -126,7 +126,7 @@ def test_a_fraction_of_a_token_comes_back_to_the_microsecond(
     moments = []
     for _ in range(1000):
         moments.append(rule.ready(1, START))
-        rule.take(1, moments[-1], moments[-1])
+        rule.take(1, moments[-1])
 
     assert moments == [START + interval * number for number in range(1000)]
 

@@ -192,17 +192,14 @@ def test_a_child_of_a_fork_holds_nothing_and_keeps_the_counts_of_rates() -> None
     assert isinstance(gate.acquire(START, "asks", {"mb": 2}, max_sleep=0), Grant)
 
 
-def test_over_is_true_until_enough_holders_have_left_after_a_cut() -> None:
-    """S1: given two holders and a capacity cut to one, then more is held than may be, until one has
-    left.
-    """
+def test_after_a_cut_nothing_is_free_until_enough_holders_have_left() -> None:
+    """S1: two callers hold permits, and the capacity is cut to one."""
     gate = Gate(rules_of([Concurrency(2)]), START)
     gate.acquire(START, "a", {})
     gate.acquire(START, "b", {})
-    assert not gate.over()
 
     gate.follow(START, rules_of([Concurrency(1)]))
 
-    assert gate.over()
+    assert gate.rules[0].left(START) == -1
     gate.release({})
-    assert not gate.over()
+    assert gate.rules[0].left(START) == 0

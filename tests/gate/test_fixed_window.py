@@ -248,5 +248,5 @@ def test_admit_of_a_quota_does_the_same_as_ready_and_take(data: st.DataObject) -
 
     assert admitted == (long.rules[0].ready(1, now) == now)
     if admitted:
-        long.rules[0].take(1, now, now)
+        long.rules[0].take(1, now)
     assert same(short, long)

@@ -66,10 +66,10 @@ def test_a_refusal_in_a_pause_names_the_end_of_the_pause(limit: Limit) -> None:
     assert gate.acquire(START + SECOND, "late", {}, max_sleep=0) == Refuse(
         START + 10 * SECOND, False
     )
-    assert gate.paused()
+    assert gate.not_before > gate.t
     assert [rule.left(START) for rule in gate.rules] <= before or isinstance(limit, Rate)
     assert isinstance(gate.acquire(START + 10 * SECOND, "on time", {}), Grant)
-    assert not gate.paused()
+    assert gate.not_before <= gate.t
 
 
 def test_the_later_end_of_two_pauses_counts() -> None:

@@ -193,7 +193,7 @@ def test_a_cancelled_grant_of_a_window_leaves_no_trace(data: st.DataObject) -> N
     crowd.gate.cancel(crowd.now, {"requests": cost}, grant.t)
 
     for follower, other in zip(followers, others, strict=True):
-        without.rules[0].take(other, follower.t, crowd.now)
+        without.rules[0].take(other, follower.t)
     for moment in (
         max(answer.t for answer in (grant, *followers)) + late for late in (0, 1, lengthened(limit))
     ):
@@ -283,7 +283,7 @@ def test_admit_of_a_window_does_the_same_as_ready_and_take(data: st.DataObject) 
 
     assert admitted == (long.rules[0].ready(1, now) == now)
     if admitted:
-        long.rules[0].take(1, now, now)
+        long.rules[0].take(1, now)
     assert same(short, long)
 
 
@@ -291,6 +291,6 @@ def test_rules_of_one_declaration_share_no_state() -> None:
     """A declaration is not a state: two names held to the same limits share nothing."""
     declared = Declaration(rules_of([Window(1, per=1)]))
 
-    declared.rules()[0].take(1, START, START)
+    declared.rules()[0].take(1, START)
 
     assert declared.rules()[0].left(START) == 1

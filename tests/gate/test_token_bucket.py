@@ -334,7 +334,7 @@ def test_a_settlement_leaves_the_bucket_as_if_the_real_cost_had_been_taken(
     for pause, cost in asked:
         parts = (1 + cost % rate.burst) * rule.price
         now = rule.ready(parts // rule.price, now + pause * lengthened(rate) // 500)
-        rule.take(parts // rule.price, now, now)
+        rule.take(parts // rule.price, now)
         takes.append((now, parts))
     now += lengthened(rate) // 7
     for number, (pick, most) in enumerate(backs, 1):
@@ -572,7 +572,7 @@ def test_an_irregular_crowd_does_not_drift_by_a_tick(rate: Rate) -> None:
         moment = now if level >= cost else at + ceil((cost - level) / gain) * tick
         assert bucket.ready(cost, now) == moment
         if moment == now or dice.random() < 0.1:
-            bucket.take(cost, moment, now)
+            bucket.take(cost, moment)
             level, at = level + (moment - at) // tick * gain, moment - (moment - at) % tick
             if level >= rate.burst:
                 level, at = Fraction(rate.burst), moment
@@ -662,7 +662,7 @@ def assert_admits_alike(rule: TokenBucketRule, now: int) -> None:
 
     assert admitted == (long.ready(1, now) == now)
     if admitted:
-        long.take(1, now, now)
+        long.take(1, now)
     else:
         long.left(now)
     assert all(getattr(short, name) == getattr(long, name) for name in TokenBucketRule.__slots__)

@@ -20,10 +20,10 @@ from headgate.gate.fixed_window import FixedWindowRule
 from headgate.gate.gate import Rule
 from headgate.gate.sliding_window import SlidingWindowRule
 from headgate.gate.token_bucket import TokenBucketRule
-from headgate.request import units_of
 from headgate.stores.redis.protocol.replies import Answer, read_answers, read_outbox
 from headgate.stores.redis.session.loop_session import LoopSession
 from tests.simulation.loop import SECOND, ProcessLoop, World
+from tests.twins.model import units_of
 
 if TYPE_CHECKING:
     from headgate.permit import Permit

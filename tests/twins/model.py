@@ -17,7 +17,7 @@ from headgate.gate.compile import Declaration
 from headgate.gate.compile import parsed as rule_of
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
-from headgate.request import units_of
+from headgate.request import NOTHING
 from tests.twins.kept import Record, Replaced, client_of
 from tests.twins.wire import (
     Acquire,
@@ -56,6 +56,12 @@ CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of
 GRANTS = 1000  # the most grants of one call to waiters (S9)
 
 OutboxItem = tuple[int, int, int, int]  # number, moment, fence, lease
+
+
+def units_of(text: str) -> Units:
+    if text == NOTHING:
+        return {}
+    return {unit: int(number) for unit, number in (part.split("=") for part in text.split(","))}
 
 
 class PatientGate(Gate):

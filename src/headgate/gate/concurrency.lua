@@ -14,11 +14,11 @@ function ConcurrencyRule.ready(rule, cost, t)
   return rule.used + cost <= rule.capacity and t or NEVER
 end
 
-function ConcurrencyRule.take(rule, cost, t, now)
+function ConcurrencyRule.take(rule, cost, t)
   rule.used = rule.used + cost
 end
 
-function ConcurrencyRule.give(rule, cost, t, now)
+function ConcurrencyRule.give(rule, cost, t)
   rule.used = max(0, rule.used - cost)
 end
 

@@ -33,16 +33,16 @@ class ConcurrencyRule:
     def ready(self, cost: int, t: int) -> int:
         return t if self.used + cost <= self.capacity else NEVER
 
-    def take(self, cost: int, t: int, now: int) -> None:
+    def take(self, cost: int, t: int) -> None:
         self.used += cost
 
     def admit(self, now: int) -> bool:
         if self.ready(1, now) != now:
             return False
-        self.take(1, now, now)
+        self.take(1, now)
         return True
 
-    def give(self, cost: int, t: int, now: int) -> None:
+    def give(self, cost: int, t: int) -> None:
         self.used = max(0, self.used - cost)
 
     def settle(self, extra: int, t: int, now: int) -> None:

@@ -29,18 +29,18 @@ function FixedWindowRule.ready(rule, cost, t)
   return t
 end
 
-function FixedWindowRule.take(rule, cost, t, now)
+function FixedWindowRule.take(rule, cost, t)
   rule:refresh(t)
   rule.used = rule.used + cost
 end
 
-function FixedWindowRule.give(rule, cost, t, now)
+function FixedWindowRule.give(rule, cost, t)
   if rule:began(t) <= rule.start and rule.start <= t then rule.used = max(0, rule.used - cost) end
 end
 
 function FixedWindowRule.settle(rule, extra, t, now)
   if extra < 0 then
-    rule:give(-extra, t, now)
+    rule:give(-extra, t)
   elseif extra > 0 then
     rule:refresh(now)
     rule.used = min(MOST, rule.used + extra)

@@ -55,24 +55,24 @@ class FixedWindowRule:
         spent = began == running and self.used + cost > self.capacity
         return began + self.per if spent or t >= began + self.per - self.slack else t
 
-    def take(self, cost: int, t: int, now: int) -> None:
+    def take(self, cost: int, t: int) -> None:
         self.refresh(t)
         self.used += cost
 
     def admit(self, now: int) -> bool:
         if self.ready(1, now) != now:
             return False
-        self.take(1, now, now)
+        self.take(1, now)
         return True
 
-    def give(self, cost: int, t: int, now: int) -> None:
+    def give(self, cost: int, t: int) -> None:
         """Undo a take at `t`, if it was of the current window (T5) and of this quota (T9)."""
         if self.began(t) <= self.start <= t:
             self.used = max(0, self.used - cost)
 
     def settle(self, extra: int, t: int, now: int) -> None:
         if extra < 0:
-            self.give(-extra, t, now)
+            self.give(-extra, t)
         elif extra > 0:
             self.refresh(now)
             self.used = min(MOST, self.used + extra)

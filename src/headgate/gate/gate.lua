@@ -37,7 +37,7 @@ end
 
 function Gate.take(costs, t)
   for i = 1, #costs do
-    if costs[i] > 0 then gate.rules[i]:take(costs[i], t, gate.t) end
+    if costs[i] > 0 then gate.rules[i]:take(costs[i], t) end
   end
   gate.not_before, gate.reserved = t, t
   gate.fence = max(gate.fence + 1, gate.t)
@@ -107,13 +107,13 @@ end
 
 function Gate.release(costs, count)
   for i, rule in ipairs(gate.rules) do
-    if rule.holds then rule:give(count * costs[i], gate.t, gate.t) end
+    if rule.holds then rule:give(count * costs[i], gate.t) end
   end
 end
 
 function Gate.cancel(costs, t)
   for i, rule in ipairs(gate.rules) do
-    if costs[i] > 0 then rule:give(costs[i], t, gate.t) end
+    if costs[i] > 0 then rule:give(costs[i], t) end
   end
 end
 
@@ -187,7 +187,7 @@ function Gate.carry_over(rule, old, t)
   local target = max(rule.capacity - old.capacity + before, min(0, before))
   local spent = left - target
   local room = min(spent, max(0, left))
-  if room > 0 then rule:take(room, t, t) end
+  if room > 0 then rule:take(room, t) end
   if spent > room then rule:settle(spent - room, t, t) end
 end
 

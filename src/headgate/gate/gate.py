@@ -1,8 +1,8 @@
 """The gate decides which request may pass, and when. Twin: gate.lua.
 
 The functions of both have the same names. Lua alone has `pass`, for many equal requests. Python
-alone has `admit` and `at_once` for its fast path, `entry_at`, `over`, `orphan`, `idle_at` and some
-readers of the state.
+alone has `admit` and `at_once` for its fast path, `entry_at`, `orphan`, `idle_at` and some readers
+of the state.
 
 Several limits decide together, all or nothing, in the order of arrival. Time is an argument, in
 integer microseconds. The memory store, the Redis script and the tests' oracle use this logic.
@@ -39,11 +39,11 @@ class Rule(Protocol):
     def open(self, t: int) -> None: ...
     # The first moment at or after `t` at which `cost` is there (T4). Changes nothing.
     def ready(self, cost: int, t: int) -> int: ...
-    def take(self, cost: int, t: int, now: int) -> None: ...
+    def take(self, cost: int, t: int) -> None: ...
     # Take one if it is there now.
     def admit(self, now: int) -> bool: ...
     # Undo a take (T5).
-    def give(self, cost: int, t: int, now: int) -> None: ...
+    def give(self, cost: int, t: int) -> None: ...
     # Charge `extra` more for a take. Less than zero gives back.
     def settle(self, extra: int, t: int, now: int) -> None: ...
     # At `since` there were no more than `left`.
@@ -154,7 +154,7 @@ class Gate:
     def take(self, costs: Costs, t: int) -> Grant:
         for rule, cost in zip(self.rules, costs, strict=True):
             if cost:
-                rule.take(cost, t, self.t)
+                rule.take(cost, t)
         self.not_before = self.reserved = t
         # The clock is the lower bound, so fences also grow after the state was lost (S5).
         self.fence = max(self.fence + 1, self.t)
@@ -168,11 +168,11 @@ class Gate:
         taken = 0
         try:
             for rule, cost in self.single:
-                rule.take(cost, now, now)
+                rule.take(cost, now)
                 taken += 1
         except BaseException:  # of a signal handler
             for rule, cost in self.single[:taken]:
-                rule.give(cost, now, now)
+                rule.give(cost, now)
             raise
         return True
 
@@ -248,19 +248,12 @@ class Gate:
             granted.append((caller, self.take(costs, t)))
         return granted
 
-    def paused(self) -> bool:
-        return self.not_before > self.t
-
     def entry_at(self) -> int:
         """When a new caller with the usual costs could pass. NEVER: only a release can say."""
         estimate = self.estimate(self.usual)
         t = max(estimate, self.next_at()) if self.queue else self.ready(self.usual)
         # A release may come at any time. So the estimate counts, if the rates need time.
         return estimate if t >= NEVER and estimate > self.t else t
-
-    def over(self) -> bool:
-        """Whether more is held than a capacity allows, after a cut."""
-        return any(rule.left(self.t) < 0 for _, rule in self.slots)
 
     def next_at(self) -> int:
         """When the head could pass. NEVER: no caller waits, or only a release can help."""
@@ -270,14 +263,14 @@ class Gate:
         """The counts of rates stay."""
         costs = self.costs(units)
         for index, rule in self.slots:
-            rule.give(costs[index], self.t, self.t)
+            rule.give(costs[index], self.t)
 
     def cancel(self, now: int, units: Units, t: int) -> None:
         """Undo a grant for `t` that no caller has acted on: everything comes back (T5)."""
         self.clamp(now)
         for rule, cost in zip(self.rules, self.costs(units), strict=True):
             if cost:
-                rule.give(cost, t, self.t)
+                rule.give(cost, t)
 
     def settle(self, now: int, extras: Units, t: int) -> None:
         """Charge `extras` beyond the costs of the grant at `t`. Less than zero gives back."""
@@ -358,7 +351,7 @@ class Gate:
         spent = left - target
         room = min(spent, max(0, left))
         if room > 0:
-            rule.take(room, t, t)
+            rule.take(room, t)
         if spent > room:
             rule.settle(spent - room, t, t)
 
@@ -379,7 +372,7 @@ class Gate:
         self.queue.clear()
         self.waiting = [0] * len(self.rules)
         for _, rule in self.slots:
-            rule.give(rule.capacity, self.t, self.t)
+            rule.give(rule.capacity, self.t)
 
     def idle_at(self) -> int:
         """From this moment on the gate is as good as new, and may be forgotten (S8, T12)."""

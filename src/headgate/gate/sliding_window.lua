@@ -81,7 +81,7 @@ function SlidingWindowRule.ready(rule, cost, t)
   return max(t, rule.found)
 end
 
-function SlidingWindowRule.take(rule, cost, t, now)
+function SlidingWindowRule.take(rule, cost, t)
   rule:refresh(t)
   if rule.last > 0 and t ~= rule.last then
     if rule.first == 0 then -- the log is empty: the entry of the state becomes its oldest
@@ -96,7 +96,7 @@ function SlidingWindowRule.take(rule, cost, t, now)
   rule.used = rule.used + cost
 end
 
-function SlidingWindowRule.give(rule, cost, t, now)
+function SlidingWindowRule.give(rule, cost, t)
   local back = 0
   if t == rule.last then
     back = min(cost, rule.pending)
@@ -109,9 +109,9 @@ end
 
 function SlidingWindowRule.settle(rule, extra, t, now)
   if extra < 0 then
-    rule:give(-extra, t, now)
+    rule:give(-extra, t)
   elseif extra > 0 then
-    rule:take(min(extra, MOST - rule.used), max(now, rule.last), now)
+    rule:take(min(extra, MOST - rule.used), max(now, rule.last))
   end
 end
 

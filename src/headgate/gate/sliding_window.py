@@ -65,7 +65,7 @@ class SlidingWindowRule:
         need = self.used + cost - self.capacity
         return t if need <= 0 else max(t, self.freed(need))
 
-    def take(self, cost: int, t: int, now: int) -> None:
+    def take(self, cost: int, t: int) -> None:
         self.refresh(t)
         self.log[t] = self.log.get(t, 0) + cost
         self.used += cost
@@ -73,10 +73,10 @@ class SlidingWindowRule:
     def admit(self, now: int) -> bool:
         if self.ready(1, now) != now:
             return False
-        self.take(1, now, now)
+        self.take(1, now)
         return True
 
-    def give(self, cost: int, t: int, now: int) -> None:
+    def give(self, cost: int, t: int) -> None:
         """Undo a take at `t` (T5)."""
         if t in self.log:
             back = min(cost, self.log[t])
@@ -86,10 +86,10 @@ class SlidingWindowRule:
     def settle(self, extra: int, t: int, now: int) -> None:
         """Charge at the latest moment of the log. Less than zero gives back at `t`."""
         if extra < 0:
-            self.give(-extra, t, now)
+            self.give(-extra, t)
         elif extra > 0:
             latest = next(reversed(self.log), now)
-            self.take(min(extra, MOST - self.used), max(now, latest), now)
+            self.take(min(extra, MOST - self.used), max(now, latest))
 
     def drain(self, left: int, since: int, now: int) -> None:
         """If entries expired after `since`, nothing changes: some tokens came free since then."""

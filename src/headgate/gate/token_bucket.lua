@@ -35,7 +35,7 @@ function TokenBucketRule.ready(rule, cost, t)
   return max(t, rule.at + ceil(need / rule.gain) * rule.tick)
 end
 
-function TokenBucketRule.take(rule, cost, t, now)
+function TokenBucketRule.take(rule, cost, t)
   rule:refresh(t)
   rule:note(t)
   rule.level = rule.level - cost * rule.price
@@ -72,7 +72,7 @@ function TokenBucketRule.undo(rule, parts, t)
   rule.level = min(rule.size, rule.level + parts)
 end
 
-function TokenBucketRule.give(rule, cost, t, now)
+function TokenBucketRule.give(rule, cost, t)
   rule:undo(cost * rule.price, t)
 end
 

@@ -90,7 +90,7 @@ class TokenBucketRule:
             return t
         return max(t, self.at + -(-need // self.gain) * self.tick)
 
-    def take(self, cost: int, t: int, now: int) -> None:
+    def take(self, cost: int, t: int) -> None:
         self.refresh(t)
         self.note(t)
         self.level -= cost * self.price
@@ -156,7 +156,7 @@ class TokenBucketRule:
             ]
         self.level = min(self.size, self.level + parts)
 
-    def give(self, cost: int, t: int, now: int) -> None:
+    def give(self, cost: int, t: int) -> None:
         """Undo a take at `t` that was never acted on (T5)."""
         self.undo(cost * self.price, t)
 

@@ -62,7 +62,7 @@ class Holders:
         """Count a permit that was granted while no limit held anything."""
         t = self._gate.t
         for rule, cost in zip(self._gate.holding, self._slot_costs(units), strict=True):
-            rule.take(cost, t, t)
+            rule.take(cost, t)
         self.add(units)
 
     def remove(self, units: Units) -> None:
@@ -81,7 +81,7 @@ class Holders:
             self.remove(units)
         gate, holding = self._gate, self._gate.holding
         if not units and len(holding) == 1:  # a single step needs no `all_or_nothing`
-            holding[0].give(gate.usual[gate.slots[0][0]], 0, 0)
+            holding[0].give(gate.usual[gate.slots[0][0]], 0)
         else:
             self.all_or_nothing(gate.release, units)
 

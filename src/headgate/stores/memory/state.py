@@ -78,7 +78,8 @@ class QueueState:
 
     def closed(self) -> bool:
         """Whether no caller may enter by the fast path now."""
-        return self._evicted or self.undeclared or self._gate.paused()
+        gate = self._gate
+        return self._evicted or self.undeclared or gate.not_before > gate.t
 
     def may_pool(self) -> bool:
         """Whether a released permit may stay in the pool.
@@ -86,9 +87,8 @@ class QueueState:
         It may not while more are held than the limits now allow (S1), nor in a pause, nor in a
         child whose parent held permits.
         """
-        return self.waiting.declared.timeless and not (
-            self.closed() or self._parent_holds or self._gate.over()
-        )
+        fits = all(rule.used <= rule.capacity for rule in self._gate.holding)
+        return self.waiting.declared.timeless and fits and not (self.closed() or self._parent_holds)
 
     def _resume_pooling(self) -> None:
         if self.may_pool():
