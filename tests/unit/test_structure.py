@@ -13,10 +13,10 @@ PACKAGE = Path("src/headgate")
 LARGE = {
     "Client": (17, 14),
     "FallbackQueue": (14, 21),
-    "Gate": (13, 31),
+    "Gate": (13, 29),
     "Limiter": (7, 36),
     "LoopSession": (12, 29),
-    "Node": (13, 23),
+    "Node": (13, 22),
     "PendingAcquire": (17, 4),
     "Permit": (15, 14),
     "Session": (14, 22),

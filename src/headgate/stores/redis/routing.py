@@ -56,7 +56,7 @@ class Routing:
         if (
             session is None
             or session.client.loop is not asyncio._get_running_loop()
-            or session.client.closed
+            or session.client.ended
         ):
             session = self.last = self._store.session(self._queue)
             if session not in self._sessions:
@@ -131,7 +131,7 @@ class Routing:
         session = permit.home
         if (
             not isinstance(session, LoopSession)
-            or session.client.closed
+            or session.client.ended
             or session.client.process != os.getpid()
         ):
             self.by_portal(lambda its: its.run([operation]))  # its: the portal's own session

@@ -79,14 +79,16 @@ class Grants:
         pending.t = t = grant.t
         pending.lease = lease
         self._handoff.note_grant(pending)
-        sent_at = self._traffic.sent.at if self._traffic.sent else 0.0
-        pending.believed = self._renewal.believed(t, lease, server_now, sent_at, now)
+        traffic, pending.believed = self._traffic, None
+        if lease:
+            sent_at = traffic.sent.at if traffic.sent else 0.0
+            pending.believed = self._renewal.believed(t, lease, server_now, sent_at, now)
         if pending.future.done():
-            self._traffic.give_up(pending)
+            traffic.give_up(pending)
             return
         if lease:
             self._renewal.expected.add(pending)
-        reserved = self._traffic.reserved
+        reserved = traffic.reserved
         if t <= server_now and not reserved.queue:
             pending.settle(grant)
         else:

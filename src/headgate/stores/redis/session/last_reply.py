@@ -9,7 +9,3 @@ class LastReply:
         self.server = 0  # its clock, in microseconds
         self.asked_at = 0.0  # when that call was sent, by the monotonic clock
         self.lease = 0  # of its limits, in microseconds
-
-    def silence(self, now: float) -> float:
-        """Seconds since the server saw a call."""
-        return now - self.asked_at

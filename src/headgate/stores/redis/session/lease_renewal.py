@@ -64,17 +64,13 @@ class LeaseRenewal:
         self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
         self._served_lease, self._served_until = lease, permit.believed
 
-    def believed(
-        self, t: int, lease: int, server_now: int, sent_at: float, now: float
-    ) -> float | None:
+    def believed(self, t: int, lease: int, server_now: int, sent_at: float, now: float) -> float:
         """The moment until which a permit granted for `t` is certain (S2, lease time).
 
         It counts from the sending of a call. The grant was named at `server_now`. If the server's
         clock may have stepped between the last reply and then, the earlier of two ends counts.
         """
         known = self._last_reply.server
-        if not lease:
-            return None
         # A notification was faster than the first reply: the call of `sent_at` asked.
         if not known:
             return sent_at + lease / 1_000_000

@@ -75,7 +75,7 @@ class LocalHandoff:
         )
         # More than a sixth of the lease must be left (docs/decisions/local-handoff.md).
         certain = (
-            permit.believed - now > last.lease / 6_000_000 and last.silence(now) <= MOST_SILENCE
+            permit.believed - now > last.lease / 6_000_000 and now - last.asked_at <= MOST_SILENCE
         )
         return allowed and certain
 

@@ -46,7 +46,7 @@ class Polls:
         beat = min(HEARTBEAT, renewal_interval(last.lease)) if last.lease else HEARTBEAT
         # Notifications do not count as a sign of life: the server sees only calls (L3, dead
         # waiters).
-        self.moment = now + max(0.0, min(beat - last.silence(now), wait))
+        self.moment = now + max(0.0, min(last.asked_at + beat - now, wait))
 
     def _seconds_to_estimate(self, now: float) -> float:
         """Seconds until the first waiter asks for its state: shortly after its estimate.

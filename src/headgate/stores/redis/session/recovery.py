@@ -45,7 +45,7 @@ class Recovery:
 
     def doubt(self, now: float) -> None:
         """The connection is lost. Ask whether the server has gone back to an older state."""
-        if self._last_reply.silence(now) < self._lasting():
+        if now - self._last_reply.asked_at < self._lasting():
             self.doubts = True
             self._traffic.schedule()
 
@@ -55,7 +55,7 @@ class Recovery:
         "0": there was none, or the server may have forgotten it. Clears `doubts`.
         """
         last = self._last_reply
-        tells = waits or self.doubts or last.silence(now) < KEEP
+        tells = waits or self.doubts or now - last.asked_at < KEEP
         self.doubts = False
         return f"{last.number} ok {last.server}" if last.number and tells else "0"
 

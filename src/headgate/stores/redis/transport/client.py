@@ -53,7 +53,7 @@ class Client:
         self.senders: WeakValueDictionary[str, Sender] = WeakValueDictionary()
         # These senders come from loops that have ended. This loop may have one of the same key.
         self.adopted: WeakSet[Sender] = WeakSet()
-        self._closed = False
+        self.ended = False  # `close` was called
         self.of_portal = self.loop is portal_loop()
         # The number of sessions that got an id from this client.
         self._session_count = 0
@@ -71,7 +71,7 @@ class Client:
 
         Some loops are closed without cancelling their tasks.
         """
-        return self._closed or self.loop.is_closed()
+        return self.ended or self.loop.is_closed()
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
@@ -118,7 +118,7 @@ class Client:
     async def connect(self, server: Endpoint) -> None:
         connection = await server.connected()
         self.nodes[server] = Node(self, server, connection)
-        if self._closed:  # The loop began to end just now.
+        if self.ended:  # The loop began to end just now.
             self.leave(self.nodes[server])
         else:
             self.reconnection.follow_sentinel()
@@ -156,7 +156,7 @@ class Client:
         return [task for task in tasks if task is not None and not task.done()]
 
     def close(self) -> None:
-        self._closed = True
+        self.ended = True
         for task in self.tasks():
             stop(task)
         for node in self.nodes.values():

@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
 
     def keep(self) -> bool:
         """Write nothing until `write`. False: another caller began this, and will call `write`."""
-        if self.keeps():
+        if self._kept is not None:
             return False
         self._kept = []
         return True
@@ -96,11 +96,8 @@ class Connection(asyncio.Protocol):
         hang_up(self._writer, self._loop)
 
 
-def pack(words: tuple[str | bytes, ...]) -> bytes:
-    """Encode a command. It has no numbers: see `Command`."""
-    its: Any = words
-    command: bytes = pack_command(its)
-    return command
+# Encode a command. It has no numbers: see `Command`.
+pack = cast("Callable[[tuple[str | bytes, ...]], bytes]", pack_command)
 
 
 def detached(connection: AbstractConnection) -> asyncio.StreamWriter:

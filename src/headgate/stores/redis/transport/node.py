@@ -214,7 +214,7 @@ class Node:
         self.endpoint = endpoint
         # The garbage collector may release permits in the middle of sending. Their calls must not
         # be sent in between.
-        self._writing = False
+        self.writing = False
         self.closed = False
         # These calls and callbacks get the next replies, in the order of the commands.
         self.calls: deque[Call | Callable[[Any], None]] = deque()
@@ -232,10 +232,6 @@ class Node:
         # The server's ACL allows PING, as far as is known.
         self._may_ping = True
         self._eviction = Eviction(client.loop, client.topology, endpoint, self.send_command)
-
-    @property
-    def cannot_send(self) -> bool:
-        return self._writing or self.closed
 
     @property
     def busy(self) -> bool:
@@ -276,10 +272,10 @@ class Node:
     def send_command(self, receiver: Call | Callable[[Any], None], *words: str | bytes) -> None:
         """Send a command. `receiver` gets the reply."""
         command = pack(words)
-        self._writing = True
+        self.writing = True
         self.calls.append(receiver)
         self.connection.send(command)
-        self._writing = False
+        self.writing = False
 
     def _by_function(self) -> bool:
         over = not self._scripts_until or self.client.loop.time() >= self._scripts_until

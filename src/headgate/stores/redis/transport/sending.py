@@ -84,8 +84,12 @@ class Sending:
         Further senders of the same turn send together at its end.
         """
         node = sender.node
-        # A connection that keeps its commands writes this call together with them.
-        if node is None or node.cannot_send or (self._sent_at_once and not node.connection.keeps()):
+        if (
+            node is None
+            or (node.writing or node.closed)
+            # A connection that keeps its commands writes this call together with them.
+            or (self._sent_at_once and not node.connection.keeps())
+        ):
             self.ready(sender)
         else:
             first, self._sent_at_once = not self._sent_at_once, True
