@@ -28,9 +28,9 @@ class LangChainLimiter(BaseRateLimiter):
 
         ChatOpenAI(rate_limiter=LangChainLimiter(Limiter("openai", "500/minute")))
 
-    Each invoke, stream or item of a batch takes one request, after LangChain's cache. Retries by
-    the SDK below take none. A wait is part of the run, and no trace shows it: give the limiter an
-    `on_wait`.
+    Each invoke, stream or item of a batch takes one request. Answers from LangChain's cache
+    and retries by the SDK below take none. A wait is part of the run, and no trace shows it: give
+    the limiter an `on_wait`.
 
     Raises TypeError for an argument that is no limiter, and ValueError for a limiter with a
     Concurrency or without a rate of requests. For a limiter of `Limiter.attach`, the first acquire

@@ -1,7 +1,7 @@
 """LiteLLM: a callback that limits calls, holds their permits to the end, and settles their tokens.
 
-Several of LiteLLM's callbacks may end a call; the first one does. When a call is cancelled, or its
-stream left early, LiteLLM reports no end: it drops the logging object of the call.
+LiteLLM may report the end of a call several times; the first report counts. When a call is
+cancelled, or its stream left early, it reports no end, and drops the logging object of the call.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
         permit.release()
 
     def _drop(self, name: str) -> None:
-        """Give a permit back. A finalizer calls this, in any thread and between any two steps."""
+        """Give a permit back. A finalizer calls this, in any thread and at any moment."""
         permit, _ = self._calls.pop(name)
         queue_of(permit).abandon(permit)
 

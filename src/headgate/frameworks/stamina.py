@@ -1,11 +1,11 @@
-"""Stamina: a hook that retries a refused acquire after as long as the refusal says.
+"""Stamina: a hook that retries a refused acquire after its `retry_after`.
 
 It is a function of an error, as stamina's `on=` takes it, so this module does not import stamina.
 """
 
 from __future__ import annotations
 
-from headgate.errors import MaxSleepExceededError
+from headgate.errors import MaxSleepExceededError  # QueueFullError is one
 
 __all__ = ["retry_after"]
 

@@ -10,7 +10,7 @@ with extra("tenacity"):
     from tenacity import RetryCallState
     from tenacity.wait import wait_base, wait_none
 
-from headgate.errors import MaxSleepExceededError
+from headgate.errors import MaxSleepExceededError  # QueueFullError is one
 from headgate.validation import show
 
 __all__ = ["wait_retry_after"]

@@ -49,9 +49,9 @@ def middleware(
 
     Each request that goes out acquires from each limiter, in the order named. Each redirect counts,
     and each retry by aiohttp or by a middleware before this one. So name this one last. The permits
-    are held until the body has been read or the response closed, of a websocket until it is closed.
-    They go back on errors. The wait counts towards `ClientTimeout(total=...)`, 300 s if unsaid, and
-    towards no other time-out. Where it may take long, write `ClientTimeout(total=None,
+    are held until the body has been read or the response closed. A websocket holds them until it is
+    closed. They go back on errors. The wait counts towards `ClientTimeout(total=...)`, 300 s if
+    unsaid, and towards no other time-out. Where it may take long, write `ClientTimeout(total=None,
     sock_connect=..., sock_read=...)`. `middlewares=` of a single request replaces those of the
     session, also this one.
     `key`, `exempt`, `feedback`, `adopt` and all errors: as in `headgate.http.httpx.limit`.
@@ -121,8 +121,8 @@ class RateLimiter:
         client = RateLimiter(session, rate=10, max_tokens=10)
         async with client.get(...) as resp: ...
 
-    A token bucket that starts full. Each request that goes out takes a token, in order of arrival:
-    redirects, requests that aiohttp sends again, and the request that opens a websocket. The wait
+    A token bucket that starts full. In order of arrival, each request that goes out takes a token:
+    also redirects, requests that aiohttp sends again, and the opening of a websocket. The wait
     for the first token is no part of the session's time-outs; the wait for a redirect's token
     counts towards `ClientTimeout(total=...)`. Requests of the session itself are not limited.
     `rate`: tokens a second, an int or a float above 0; `max_tokens`: the capacity, an int from 1.
@@ -246,14 +246,14 @@ class Call(Generic[T]):
     async def enter_attempt(self) -> None:
         """Take a permit for one attempt; the first attempt has one already.
 
-        It holds nothing, so it needs no release.
+        A permit of a rate holds nothing, so it needs no release.
         """
         first, self._first = self._first, None
         if first is None:
             await self._limiter.acquire()
 
 
-# The call of a wrapper in whose context a request goes out.
+# The call that sends in this context. None: the request is not a wrapper's.
 CURRENT_CALL: ContextVar[Call[Any] | None] = ContextVar(
     "headgate.http.aiohttp.CURRENT_CALL", default=None
 )

@@ -14,7 +14,7 @@ from headgate.http.json_values import find, find_number, find_text
 
 AMBIGUOUS = {403, 429}  # a limit that was met, or an account without credit
 MOST_READ = 65_536  # bytes of a refusal that are read
-LONGEST_READ = 5.0  # seconds; after that the headers have to do
+LONGEST_READ = 5.0  # seconds; after that, only the headers count
 MOST_DECODED = 1_000_000  # bytes that a compressed body may become
 CODINGS = {"gzip", "x-gzip", "deflate"}  # codings that zlib reads
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32  # zlib tells them apart by their first bytes
@@ -36,7 +36,7 @@ class Headers(Protocol):
 
 
 def says_more_than_headers(status: int, headers: Headers) -> bool:
-    """Return whether the body may say more: a limit was met, or waiting would not help."""
+    """Return whether the status is ambiguous, and a body in JSON may resolve it."""
     return status in AMBIGUOUS and "json" in find_header(headers, "content-type")
 
 
@@ -70,12 +70,11 @@ def find_codes(body: Any) -> set[str]:
 
 
 def has_no_credit(body: Any) -> bool:
-    """Return whether the account is spent."""
     message = find_text(body, "error", "message")
     return bool(find_codes(body) & NO_CREDIT_CODES) or NO_CREDIT in message.lower()
 
 
-def is_secondary(body: Any) -> bool:
+def is_secondary_limit(body: Any) -> bool:
     return SECONDARY in find_text(body, "message").lower()
 
 

@@ -52,7 +52,7 @@ def apply_and_adopt(granted: Granted, status: int, headers: Headers, body: bytes
     with log_failures():
         answer = read(status, headers, body)
         for limiter, _ in granted:
-            with log_failures():  # a limit that cannot be adopted leaves the rest in force
+            with log_failures():  # the other limiters still adopt, and pauses follow
                 adopt_limit(limiter, answer)
         apply_answer(granted, answer)
 
@@ -80,23 +80,23 @@ def apply_answer(granted: Granted, answer: Answer) -> None:
 
 
 def drain(permit: Permit, budget: Budget, alone: bool) -> None:
-    """Drain the limits on requests that have the size of `budget`.
+    """Drain the limits on requests whose capacity is `budget.limit`.
 
-    Without a stated size: only if there is one such budget (`alone`) and one such limit.
+    If that is not stated, drain only a single limit by a single budget (`alone`).
     """
     queue = queue_of(permit)
     rules = [text for text in queue.declared.program.split(";") if counts_requests(text)]
-    ours = alone and len(rules) == 1
+    fits = alone and len(rules) == 1
     if budget.limit:
-        ours = any(capacity_of(text) == budget.limit for text in rules)
-    if ours and budget.remaining is not None:
-        queue.change(Drain(UNIT, budget.remaining, budget.limit or 0, permit.t))
+        fits = any(capacity_of(text) == budget.limit for text in rules)
+    if fits and budget.remaining is not None:
+        queue.change(Drain(UNIT, budget.remaining, limit=budget.limit or 0, since=permit.t))
 
 
 def counts_requests(text: str) -> bool:
     """Return whether the rule with this text counts calls over time."""
     kind, unit, *_ = text.split(" ")
-    return kind != "slots" and unit == UNIT
+    return kind != "slots" and unit == UNIT  # "slots": a Concurrency
 
 
 def capacity_of(text: str) -> int:
@@ -110,7 +110,7 @@ def adopt_limit(limiter: Limiter, answer: Answer) -> None:
     """Replace the limiter's only limit on requests by the one that the response states.
 
     Nothing changes if an update has changed other limits of the name. `limiter.limits` stay as the
-    program declared them, so that each process derives the same limits from the same response.
+    user declared them, so that each process derives the same limits from the same response.
     """
     stated = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
     limits = list(limiter.limits)
@@ -140,9 +140,8 @@ def adapt(limit: Limit, budget: Budget) -> Limit:
     if budget.per:
         changes["per"] = budget.per
     if isinstance(limit, Rate):
-        changes["initial"] = None
+        changes["initial"] = None  # the old one may exceed the new capacity
         if budget.limit is not None:
-            is_full_burst = limit.burst == ceil(limit.amount)
-            changes["capacity"] = budget.limit if is_full_burst else min(limit.burst, budget.limit)
-    # A Concurrency counts no requests, so it does not come here.
-    return replace(limit, **changes)  # type: ignore[arg-type]  # these limits have all fields
+            follows_amount = limit.burst == ceil(limit.amount)
+            changes["capacity"] = budget.limit if follows_amount else min(limit.burst, budget.limit)
+    return replace(limit, **changes)  # type: ignore[arg-type]  # no Concurrency comes here

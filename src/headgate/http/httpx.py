@@ -72,7 +72,7 @@ def limit(
     Each request that goes out acquires from each limiter, in the order named: each redirect, and
     each retry by code around the client. The permits are held until the body has been read or
     closed, and go back on errors. The wait counts in `response.elapsed`, and not towards the
-    time-outs. Called again, it adds limiters: a request passes those that were added last first.
+    time-outs. Called again, it adds limiters: a request passes the newest ones first.
     `key`: "host", or a function of the request that returns a text: each host or text has a state
     of its own.
     `exempt`: requests that are not limited: hosts ("localhost", "*.host"), paths with all below

@@ -52,7 +52,7 @@ class LimitedTransport(Generic[Req, Inner]):
         """Apply the response to the limiters, and keep the permits while it has a body to read."""
         permits.apply_feedback(response.status_code, response.headers, body)
         permits.watch_body(response)
-        if response.is_closed:  # as a mock's response is: the client reads and closes nothing
+        if response.is_closed:  # as a mock's is: the client will not close it again
             permits.release()
         # The client accepts only its own stream types, so a StartedBody is always wrapped.
         elif permits.needs_end() or isinstance(response.stream, StartedBody):
@@ -164,7 +164,7 @@ class Body:
 class Chunks(Iterator[bytes], AsyncIterator[bytes]):
     """The chunks of a body.
 
-    A generator would not do: the caller may drop it in a pause, before the body ends.
+    A dropped generator would release the permits, although the body may still be open.
     """
 
     def __init__(self, inner: Any, permits: CallPermits) -> None:
@@ -196,7 +196,7 @@ class Chunks(Iterator[bytes], AsyncIterator[bytes]):
 def read_ahead(response: Any) -> bytes:
     """Read the body of a refusal before the caller does. The caller still gets all of it.
 
-    Code that sends a refused request again may never read its body.
+    A caller that only sends the request again would never read it.
     """
     if response.is_closed:
         return content_of(response)
@@ -222,8 +222,8 @@ def content_of(response: Any) -> bytes:
 class StartedBody(Iterator[bytes], AsyncIterator[bytes]):
     """A body, sync or async, whose first bytes were read ahead.
 
-    An error of that reading is raised behind these bytes. If an interrupt ends the reading, the
-    caller never gets the response, so the body is closed here.
+    If the reading failed, the caller gets these bytes first, and then the error. After an
+    interrupt, the caller never gets the response, so the body is closed here.
     """
 
     def __init__(self, inner: Any, rest: Any) -> None:

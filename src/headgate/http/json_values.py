@@ -29,6 +29,7 @@ def find(value: Any, *path: str) -> Any:
 def find_number(value: Any, *path: str) -> float | None:
     """Return the number at `path`, if it could be a time in seconds or a size."""
     number = find(value, *path)
+    # `float` raises for a huge int.
     if not isinstance(number, int | float) or isinstance(number, bool) or abs(number) >= LONGEST:
         return None
     return keep_plausible(float(number))

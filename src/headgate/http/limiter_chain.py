@@ -42,7 +42,7 @@ class CallPermits:
         self._apply_feedback = apply_feedback
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
-        """For subclasses: the cost of the call, if it is not one of each unit."""
+        """For subclasses: the units to ask `limiter` for; none: one request."""
         return {}
 
     def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> None:
@@ -62,7 +62,7 @@ class CallPermits:
         return any(permit.held for _, permit in self.granted)
 
     def fail(self, error: BaseException) -> None:
-        """End the call with `error`, and refund it if an inner limiter refused it."""
+        """End the call with `error`. Refund it if a chain inside this one left it unsent."""
         if UNSENT in vars(error):
             give_back(permit for _, permit in self.granted)
         self.release()
@@ -152,7 +152,7 @@ def give_back(permits: Iterable[Permit]) -> None:
 
 
 def matches(rule: str, place: Place) -> bool:
-    """Return whether "host", "*.host", "/path" or "host/path" means `place`, or a path above it."""
+    """Return whether `rule`, such as "*.host/path", covers `place`. A path covers all below it."""
     host, slash, path = rule.partition("/")
     if host and not (
         place.host == host or (host.startswith("*.") and place.host.endswith(host[1:]))
@@ -207,7 +207,7 @@ def check_exempt(call: str, exempt: Exempt[R]) -> tuple[str | Callable[[R], bool
 
 
 def is_plain_function(function: object) -> bool:
-    # A coroutine function would return a true object.
+    # A coroutine function would return a coroutine, which is always truthy.
     return callable(function) and not iscoroutinefunction(function)
 
 

@@ -43,8 +43,8 @@ def limit(
     Each attempt on the wire is one request, the SDK's own retries included. Attempts at chat
     completions, completions, responses and embeddings also ask for their estimated `tokens`,
     `input_tokens` and `output_tokens`, as far as a limiter counts them. When the body was read or
-    closed, streams included, the usage in the response is settled and learned from. Without a usage
-    the estimate stands; a refused attempt (4xx) took no tokens.
+    closed, streams included, headgate settles the usage in the response, and learns from it.
+    Without a usage the estimate stands; a refused attempt (4xx) took no tokens.
     `estimates`: the learned estimates, to look at or to share; unsaid, the client has its own.
     `key`: "model", "host", or a function of the request that returns a text: each has a state of
     its own.

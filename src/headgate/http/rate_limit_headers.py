@@ -24,7 +24,7 @@ from headgate.http.error_bodies import (
     find_codes,
     find_refill,
     has_no_credit,
-    is_secondary,
+    is_secondary_limit,
 )
 from headgate.http.json_values import find_number, parse_object
 
@@ -37,8 +37,8 @@ ParseReset: TypeAlias = Callable[[str, float], float | None]  # a header's text,
 
 OVERLOADED = {503, 529}
 PAYMENT_REQUIRED = 402
-NO_LIMIT = {"lock_timeout"}  # Stripe: another call holds the object
-SECONDARY_WAIT = 60.0
+BUSY_CODES = {"lock_timeout"}  # of a 429. Stripe: another call holds the object
+SECONDARY_WAIT = 60.0  # seconds, for GitHub's secondary rate limit
 LARGEST_BODY = 1_000_000  # bytes; a refusal is short
 
 
@@ -49,7 +49,7 @@ class Budget:
     `name`: the server's own word for it: "requests", "input-tokens", the name of a policy, GitHub's
     resource; "" if it has none. `limit`, `remaining`: in `unit`. `reset`: seconds until it is full
     or, for some servers, until more may be used. `per`: the seconds of its window. `partition`:
-    which of several of that name, if the server tells them apart.
+    the server's key, if it has several budgets of that name.
     """
 
     name: str = ""
@@ -107,7 +107,7 @@ def read(
     """Read the limits of a server from its response. Never raises for content that a server sent.
 
     `body`, if you have it, tells a spend cap from a rate, and holds the statements of GraphQL
-    servers. Without it the headers have to do. `now`: seconds since 1970, for moments in a response
+    servers. Without it only the headers count. `now`: seconds since 1970, for moments in a response
     without a `Date` of its own; unsaid, the clock of this machine.
     """
     fields = join_fields(headers)
@@ -128,7 +128,8 @@ def read(
 
 
 def share_left(budget: Budget) -> float:
-    return (budget.remaining or 0) / budget.limit if budget.limit else float(budget.remaining or 0)
+    # Without a limit, the number left stands for the share.
+    return (budget.remaining or 0) / (budget.limit or 1)
 
 
 def join_fields(headers: Headers) -> Fields:
@@ -157,13 +158,13 @@ def judge(status: int, fields: Fields, body: Any, budgets: Iterable[Budget]) -> 
 def judge_429(fields: Fields, body: Any) -> Verdict:
     if fields.get("x-should-retry", "").lower() == "false":
         return "exhausted"
-    return "overloaded" if find_codes(body) & NO_LIMIT else "throttled"
+    return "overloaded" if find_codes(body) & BUSY_CODES else "throttled"
 
 
 def is_throttled_403(fields: Fields, body: Any, budgets: Iterable[Budget]) -> bool:
     """GitHub's 403 may mean a limit."""
     empty = any(budget.remaining == 0 for budget in budgets)
-    return "retry-after" in fields or is_secondary(body) or empty
+    return "retry-after" in fields or is_secondary_limit(body) or empty
 
 
 def find_wait(fields: Fields, body: Any, budgets: Iterable[Budget], now: float) -> float | None:
@@ -180,7 +181,7 @@ def find_wait(fields: Fields, body: Any, budgets: Iterable[Budget], now: float) 
     for found in (waits, resets):
         if known := [each for each in found if each is not None]:
             return max(known)
-    return SECONDARY_WAIT if is_secondary(body) else None
+    return SECONDARY_WAIT if is_secondary_limit(body) else None
 
 
 def parse_retry_after(text: str, now: float) -> float | None:
@@ -194,9 +195,9 @@ def parse_retry_after(text: str, now: float) -> float | None:
 
 
 WHAT = "(?P<what>limit|remaining|reset)"
-# The headers of one form, with a group `what` and maybe a `name`, and the form of their resets.
+# Each row: a pattern of headers, with a group `what` and maybe a `name`, and a parser of resets.
 TABLE: list[tuple[str, ParseReset]] = [
-    # GitHub, Discord (reset-after goes before reset) and many others.
+    # GitHub, Discord and many others. `make_budget` prefers Discord's reset-after to reset.
     # X (Twitter) writes x-rate-limit.
     (r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", header_values.parse_epoch),
     (rf"x-rate-limit-{WHAT}", header_values.parse_epoch),
@@ -272,6 +273,7 @@ def budgets_of_shopify(body: Any) -> list[Budget]:
 def budgets_by_draft(fields: Fields) -> list[Budget]:
     """Read `RateLimit-Policy` and `RateLimit`, joined by policy and partition.
 
+    `q`: quota, `qu`: its unit, `w`: window, `r`: rest, `t`: time to the reset, `pk`: partition.
     Draft 07 had one dictionary of numbers instead.
     """
     found: dict[tuple[str, bytes], dict[str, Any]] = {}

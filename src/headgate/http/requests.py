@@ -94,10 +94,10 @@ def limit(
         session = limit(requests.Session(), Limiter("api", "100/minute", Concurrency(5)))
 
     Each request that goes out acquires from each limiter, in the order named: each redirect, and
-    each retry of a urllib3 `Retry`. Nothing is held while that waits to retry. The permits are held
+    each retry of a urllib3 `Retry`. No permit is held while it sleeps. The permits are held
     until the body has been read or closed, and go back on errors. The wait counts in
     `response.elapsed`, and not towards the `timeout`. Called again, it adds limiters: a request
-    passes those that were added last first. An adapter that is mounted afterwards is not limited.
+    passes the newest ones first. An adapter that is mounted afterwards is not limited.
     `key`, `exempt`, `feedback`, `adopt` and all errors: as in `headgate.http.httpx.limit`.
     """
     chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
@@ -144,7 +144,7 @@ def then_release(method: Callable[[], None], permits: CallPermits) -> Callable[[
     """Return a function that calls `method` and releases the permits.
 
     It refers to the object of `method` weakly, so a dropped response goes at once, and its permits
-    with it. A plain function comes from an adapter of ours inside this one.
+    with it. A plain function is the result of an earlier call, which is weak already.
     """
     weak = WeakMethod(method) if ismethod(method) else lambda: method
 
@@ -181,7 +181,7 @@ class Attempt:
 
     @contextmanager
     def in_progress(self) -> Iterator[Attempt]:
-        # Keep the attempts of the adapters around this one: they send the same request.
+        # Outer adapters send the same request: keep their attempts, and no others.
         others = tuple(each for each in IN_PROGRESS.get() if each._request is self._request)
         before = IN_PROGRESS.set((*others, self))
         try:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 CHARACTERS_PER_TOKEN = 4  # of English text, by the providers' own rule of thumb
 FIRST_OUTPUT = 512  # the estimate for a response before the first one of its model
-SHARE = 0.9  # of the responses that should take at most their estimate
+SHARE = 0.9  # nine of ten responses should take at most their estimate
 RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
 FORGET = 1 / 8  # of the learned input of a model, with each call
 PRIOR = 400  # characters: the weight of the rule of thumb at the start
@@ -70,7 +70,7 @@ class Estimates:
         client = limit(AsyncOpenAI(), llm, estimates=estimates)
         print(estimates)                           # what was learned, and how far off it was
 
-    Input: characters by a ratio, four to a token at first; then tokens over characters. Both are
+    Input: the characters times a ratio of tokens to characters, at first one to four. Both are
     moving averages in which each call weighs an eighth (exponential smoothing: Roberts, 1959; an
     eighth as in Jacobson, Congestion avoidance and control, 1988).
     Output: the smallest number that nine of ten of the latest 64 responses stayed within (a sample
@@ -96,7 +96,7 @@ class Estimates:
         return expected if most is None else min(expected, most)
 
     def learn_input(self, model: str, characters: int, estimated: int, used: int) -> None:
-        """Say how many tokens an input that was estimated has used."""
+        """Learn that an input estimated at `estimated` tokens took `used`."""
         known = self._known.get(model, Known())
         self._known[model] = known._replace(
             calls=known.calls + 1,
@@ -106,7 +106,7 @@ class Estimates:
         )
 
     def learn_output(self, model: str, estimated: int, used: int) -> None:
-        """Say how many tokens a response that was estimated has used."""
+        """`learn_input` for a response."""
         known = self._known.get(model, Known())
         self._known[model] = known._replace(outputs=append_recent(known.outputs, (estimated, used)))
 

@@ -1,6 +1,6 @@
 """The common part of the SDKs: ask for the estimated tokens of a call, and settle its usage.
 
-The usage is read from the response as it passes, and settled and learned from when its body ends.
+The permits read the usage from the response as it passes, and settle it when the body ends.
 No SDK and no client is imported here. httpx_transports.py limits the client, a `Dialect` holds the
 words of a provider, and token_estimates.py learns.
 """
@@ -72,7 +72,7 @@ class TokenChain(LimiterChain[Any]):
 
 
 class MeteredPermits(CallPermits):
-    """The permits of one attempt at its estimated tokens. Their release settles the usage."""
+    """The permits of one attempt, for its estimated tokens. Their release settles the usage."""
 
     __slots__ = ("_asked", "_dialect", "_estimates", "_input", "_is_refused", "_output", "_reader")
 
@@ -88,14 +88,14 @@ class MeteredPermits(CallPermits):
         self._dialect = dialect
         self._estimates = estimates
         self._input = estimates.input(asked.model, asked.characters)
-        self._output = estimates.output(asked.model, asked.most) if asked.answers else 0
+        self._output = estimates.output(asked.model, asked.max_output) if asked.has_output else 0
         self._reader: UsageReader | None = None
         self._is_refused = False
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
         """Return the estimate in each unit of tokens that `limiter` has, at most its capacity."""
         capacity = queue_of(limiter).declared.capacity
-        amounts = self._amounts(Usage())
+        amounts = self._amounts(Usage())  # no usage yet: the estimates
         return {
             unit: min(amounts[unit], capacity[unit])
             for unit in UNITS
@@ -134,7 +134,7 @@ class MeteredPermits(CallPermits):
     def _learn(self, asked: Asked, used: Usage) -> None:
         if used.input is not None:
             self._estimates.learn_input(asked.model, asked.characters, self._input, used.input)
-        if used.output is not None and asked.answers:
+        if used.output is not None and asked.has_output:
             self._estimates.learn_output(asked.model, self._output, used.output)
 
     def _settle(self, used: Usage) -> None:
@@ -155,8 +155,7 @@ def limit_sdk(
 ) -> None:
     """Limit the HTTP client inside `client`.
 
-    Every request asks for readable codings from the start, because some clients sign their headers
-    before they send.
+    Set the codings here, too: some clients sign their headers before `_new_permits`.
     """
     inside: Any = getattr(client, "_client", None)
     if not (isinstance(client, kinds) and limit_client(inside, chain, transports)):

@@ -1,7 +1,7 @@
 """Reads the tokens of requests to a language model, and the usage in its responses.
 
 Both are JSON; a streamed response is events in JSON. Pure: bytes come in and numbers go out.
-Unreadable content is ignored, and no sent content raises.
+Unreadable content is ignored; nothing raises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headgate.http.json_values import find, parse_object
 from headgate.http.token_estimates import CHARACTERS_PER_TOKEN
 
 LARGEST = 4_000_000  # bytes of a response, or of one event of a stream, that are read
-# Tokens of one kind: a larger count is taken for an error. Several kinds can still be added up.
+# A larger count of tokens is taken for an error. A sum of several stays below 2**53.
 MOST = 2**50
 CODINGS = "gzip, deflate"  # codings that zlib reads
 
@@ -34,8 +34,8 @@ class Usage(NamedTuple):
 class Asked(NamedTuple):
     model: str
     characters: int
-    most: int | None  # how many tokens the response may have, if the request says
-    answers: bool  # whether the response has output tokens at all
+    max_output: int | None  # the most tokens of the response, if the request states them
+    has_output: bool  # embeddings have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Dialect:
     # Where a usage has its tokens: the first of these words counts.
     input: tuple[str, ...]
     output: tuple[str, ...]
-    more_input: tuple[str, ...] = ()  # words of input tokens that are added, if stated
+    more_input: tuple[str, ...] = ()  # the first that is stated is added to the input
 
     def read_request(self, method: str, path: str, body: bytes) -> Asked | None:
         """Return None for a call that takes no tokens, or does not state its needs."""
@@ -58,8 +58,8 @@ class Dialect:
         model = request.get("model")
         if not isinstance(model, str):
             return None
-        answers = path.endswith(self.answering)
-        return Asked(model, count_characters(request), self._find_most(request), answers)
+        has_output = path.endswith(self.answering)
+        return Asked(model, count_characters(request), self._find_most(request), has_output)
 
     def _find_most(self, request: Mapping[str, Any]) -> int | None:
         stated = [number for word in self.most if (number := find_count(request, word))]
@@ -68,8 +68,7 @@ class Dialect:
     def read_usage(self, message: Mapping[str, Any]) -> Usage:
         """Read a response or an event.
 
-        The first event of a stream has its usage at `message.usage`, and has not counted its
-        output.
+        Anthropic's first event has it at `message.usage`, with an output that is not final.
         """
         for path in (("usage",), ("response", "usage")):
             if isinstance(usage := find(message, *path), dict):
@@ -101,6 +100,7 @@ class UsageReader:
         if self._stopped:
             return
         plain = self._decode(chunk)
+        # `first` continues the rest; each further line completes the one before.
         # Only the new chunk is searched for line ends: an event may be long.
         first, *lines = plain.split(b"\n") if self._is_stream else [plain]
         self._rest += first
@@ -175,7 +175,7 @@ def count_characters(request: Mapping[str, Any]) -> int:
 
 
 def parts_of(part: Mapping[str, Any]) -> list[Any]:
-    """The values that may have text. A number under a word is a setting."""
+    """Return the values that may have text. A number here is a setting."""
     return [
         value for word, value in part.items() if word not in BLOBS and not isinstance(value, int)
     ]
