@@ -279,11 +279,11 @@ def test_a_command_that_is_sent_during_a_write_is_written_after_it() -> None:
                 its.send(b"dropped")
             written.append(data)
 
-    its._transport, its._kept = Output(), [b"first ", b"second"]  # type: ignore[assignment]  # all that it does with one
+    its._transport, its._buffered = Output(), [b"first ", b"second"]  # type: ignore[assignment]  # all that it does with one
 
     its.write()
 
-    assert (written, its.keeps()) == ([b"first second", b"dropped"], False)
+    assert (written, its.is_buffering()) == ([b"first second", b"dropped"], False)
 
 
 async def test_a_release_without_waiters_is_sent_without_a_ping_before_it(

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 OURS = (__name__, "socket", "ssl", parse_grant.__module__)
 
 
-class Asking(Issuer, Protocol):
-    """The queue that an acquire belongs to."""
+class FastIssuer(Issuer, Protocol):
+    """The permit issuer of a queue."""
 
     @property
     def key(self) -> str: ...
@@ -64,29 +64,29 @@ class FastPath:
         self._connections: dict[Endpoint, BlockingConnection] = {}
         # The result of the connection attempt in progress.
         self._opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
-        # This process is a child of a fork. The parent goes on with the acquire in progress.
+        # In the child of a fork, this object is the parent's, which goes on with the acquire.
         self._of_parent = False
-        # The ending `.0` tells the script that this session's calls go to many names.
+        # `.0` tells the script that each call has the number of its acquire (sessions.lua).
         self.id = f"{secrets.token_hex(16)}.0"
         self._calls = 0
 
-    def acquire(self, queue: Asking, request: Request) -> Permit | None:
+    def acquire(self, issuer: FastIssuer, request: Request) -> Permit | None:
         """A permit for this instant. None: go through the portal."""
-        if queue.limits.declares != KNOWN or self._busy:
+        if issuer.limits.declares != KNOWN or self._busy:
             return None
         # No call stands between the check and this line, so neither another thread nor a signal
         # handler comes in between.
         self._busy = True
         try:
-            server = self._topology.where(queue.key)
+            server = self._topology.where(issuer.key)
             timeout = REPLY_TIMEOUT if request.max_sleep is None else SILENCE
-            permit = None if server is None else self._ask(server, queue, request, timeout)
+            permit = None if server is None else self._ask(server, issuer, request, timeout)
         finally:
             self._busy = False
         if self._of_parent:
             if permit is not None:
                 permit.held = False  # the parent holds it
-            raise fork_error(queue.name)
+            raise fork_error(issuer.name)
         return permit
 
     def fork(self) -> None:
@@ -100,39 +100,39 @@ class FastPath:
         self._opened.put(None)
 
     def _ask(
-        self, server: Endpoint, queue: Asking, request: Request, timeout: float
+        self, server: Endpoint, issuer: FastIssuer, request: Request, timeout: float
     ) -> Permit | None:
         start = monotonic()
         if server not in self._connections and not self._open(server, timeout):
             return None
         self._calls += 1
         caller = new_caller((self.id, self._calls, request.text))
-        declared, permit = queue.limits.declared, None
+        declared, permit = issuer.limits.declared, None
         believed = lease_end(declared)
-        keys = keys_of(queue.key, declared)
+        keys = keys_of(issuer.key, declared)
         words = words_at_once(keys, declared.program, self.id, str(self._calls), request.text)
         try:
             reply = self._exchange_surely(server, words, timeout)
             grant = read_reply(reply, caller)
             if grant is not None and not self._of_parent:
                 waited = monotonic() - start
-                permit = Permit(queue, request.units, grant, waited, caller, believed, self)
+                permit = Permit(issuer, request.units, grant, waited, caller, believed, self)
                 if permit.held and self.process == os.getpid():
-                    queue.hold(permit, declared.lease)
+                    issuer.hold(permit, declared.lease)
             return permit
         except BaseException as lost:
             if permit is not None:
                 permit.held = False
-            self._give_up(server, queue, caller)
+            self._give_up(server, issuer, caller)
             if not is_ours(lost):
                 raise
             return None
 
-    def _give_up(self, server: Endpoint, queue: Asking, caller: Caller) -> None:
+    def _give_up(self, server: Endpoint, issuer: FastIssuer, caller: Caller) -> None:
         """Close the connection and cancel the acquire: the server may still grant it."""
         self._close(server)
         if not self._of_parent:
-            queue.cancel_uncertain(caller)
+            issuer.cancel_uncertain(caller)
 
     def _exchange_surely(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
         """Send a call, and send it once more, byte for byte, if the reply was lost.
@@ -172,7 +172,7 @@ class FastPath:
         self._opened = opened
         thread = begin(partial(connect, server, timeout, opened), "headgate-connect")
         connection, running = None, True
-        # The last look at the queue comes after the thread has ended.
+        # Read `running` first: one more look follows the end of the thread.
         while running:
             running = runs(thread)
             with suppress(Empty):

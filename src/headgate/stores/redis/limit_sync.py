@@ -1,9 +1,9 @@
 """The limits that this process declares for one name, in step with the limits in the store.
 
 All loops and threads of the process change this object. There is no lock: a signal handler or a
-finalizer that has interrupted one of them may wait for an answer of this loop. Each change reads
-and assigns with no call and no new object between the two. There, Python runs no other thread, no
-signal handler and no finalizer.
+finalizer that interrupts its owner might wait for ever. Each change reads and assigns with no call
+and no new object between the two. There, Python runs no other thread, no signal handler and no
+finalizer.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class LimitSync:
     def __init__(self, name: str, declared: Declaration) -> None:
         self.name = name
         self.declared = declared
-        # The statement of an acquire about the limits. ASKED until an acquire declares them.
+        # An acquire's statement about the limits (operations.py). ASKED before the first one.
         # DECLARED or UPDATED until a call has brought the declaration to the server. Then KNOWN.
         self.declares = ASKED
         self._in_store: Declaration | None = None  # limits that a reply named, during ASKED
         self._history = Declarations()
         self._turned_down: Declaration | None = None  # ours, which another process has replaced
         self._until = 0.0  # the moment from which they may be declared again
-        self._may_return = False  # without an acquire, because no update holds
+        self._may_return = False  # True: without an acquire, too, as no update holds
 
     @property
     def has_limits(self) -> bool:
@@ -64,7 +64,7 @@ class LimitSync:
     def limits_for_call(
         self, asks: bool, operations: Sequence[Operation]
     ) -> tuple[Declaration, int]:
-        """The limits that a call names, and its statement. If it `asks`, it declares ours."""
+        """The limits that a call names, and its statement. `asks`: it has acquires or waiters."""
         # Another thread may change `declares` between two lines, so each line checks it again.
         if asks and self.declares == ASKED:
             self.declares = DECLARED
@@ -100,7 +100,7 @@ class LimitSync:
         return up_to_date or self.declares == ASKED
 
     def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
-        """The store's limits replace ours, for `wait` microseconds; -1: until the update ends."""
+        """Go by the store's limits for `wait` microseconds. -1: an update holds, so for HOLD."""
         until = now + (HOLD if wait < 0 else wait) / 1_000_000
         ours = self.declared
         if self.declares != DECLARED or ours.program != program:
@@ -140,7 +140,7 @@ class LimitSync:
             self._history.declare((former or self.declared).program)
         history, program = self._history, declared.program
         history.update(program)
-        # Repeat this step of `update` here: another thread may have updated the limits since.
+        # `history.update` set this, but another thread may have updated the limits since.
         history.overruling = program
         self._turned_down, self.declared, self.declares = None, declared, UPDATED
         return self._history.last

@@ -61,7 +61,6 @@ class PermitIssuer:
     # The fast path --------------------------------------------------------------------------------
 
     def hold(self, permit: Permit, lease: int) -> None:
-        """Renew a permit of the fast path."""
         self._routing.by_portal(lambda session: session.hold(permit, lease))
 
     def cancel_uncertain(self, caller: Caller) -> None:

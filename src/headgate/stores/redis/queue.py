@@ -114,15 +114,15 @@ class RedisQueue:
             until = monotonic() + change.time / 1_000_000
             # Until then, no fast path: its acquire could overtake this pause on another connection.
             self.threads.no_fast_path = max(self.threads.no_fast_path, until)
-        self.routing.post(self._write(change, until))
+        self.routing.post(self._begin(change, until))
 
     async def achange(self, change: Change) -> None:
-        await self.routing.session().ask(self._write(change, 0.0))
+        await self.routing.session().ask(self._begin(change, 0.0))
 
-    def _write(self, change: Change, until: float) -> Operation:
+    def _begin(self, change: Change, until: float) -> Operation:
         """Begin `change` in this process, and return its operation.
 
-        After a failure, most are sent again only before `until`. 0.0: never.
+        After a failure, most operations are sent again only before `until`. 0.0: never.
         """
         match change:
             case Update(declared, former):
@@ -151,7 +151,7 @@ class RedisQueue:
         await self._store.flush(self.name)
 
     def adopt(self, session: LoopSession) -> None:
-        """In the portal: go on with a session whose loop has ended. Its tasks' permits go back."""
+        """In the portal: go on with a session whose loop has ended. Dead tasks' permits go back."""
         for permit in self._inside.left_behind(
             session.client.loop if session.client.lifecycle.abandoned else None
         ):

@@ -65,7 +65,7 @@ class Routing:
         return session
 
     def visitor(self) -> Hashable:
-        """The current task or thread. A session finds its task without a system call."""
+        """The current task or thread. Mostly a client finds the task, without a system call."""
         session = self.last
         return (session and session.client.task) or visitor()
 

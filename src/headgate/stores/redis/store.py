@@ -28,7 +28,7 @@ from headgate.stores.redis.transport.url import topology_of
 
 FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 POLL_INTERVAL = 0.005  # seconds between two looks at another loop
-CLOSING_TIMEOUT = 3.0  # seconds in which a loop that does not run may close; that can take 2
+CLOSING_TIMEOUT = 3.0  # seconds that a loop gets to close, which can take 2 s
 
 
 class RedisStore:
@@ -46,7 +46,7 @@ class RedisStore:
         weakref.finalize(self, retire, self._clients).atexit = False
 
     def queue(self, name: str, declared: Declaration) -> RedisQueue:
-        """The queue of `name`, made with `declared` if there is none. It declares nothing."""
+        """The queue of `name`, made with `declared` if there is none. Acquires declare them."""
         check_windows(name, declared)
         note_limits(self._written, name, declared.program)
         return self._queues.get(name) or self._new_queue(name, declared)
@@ -55,7 +55,7 @@ class RedisStore:
         """Make one queue for all threads and signal handlers that ask at the same time.
 
         There is no lock: a signal handler would wait for ever for the thread that it interrupts.
-        `setdefault` picks one queue. The next line keeps one that another thread has stored.
+        Threads in this method share the queue in `_new`. After `pop`, they find it in `_queues`.
         """
         queue = self._new.setdefault(name, RedisQueue(self, name, declared))
         queue = self._queues[name] = self._kept[name] = self._queues.get(name) or queue
@@ -125,7 +125,7 @@ class RedisStore:
             )
 
     def away(self, key: str) -> bool:
-        """Whether the server of `key` is unavailable. This starts a search until it answers."""
+        """Whether the server of `key` is unavailable. Then the client asks it until it answers."""
         loop = asyncio._get_running_loop() or portal_loop()
         client = None if loop is None else self._clients.get(loop)
         return client is not None and client.availability.is_unavailable(key)
@@ -162,7 +162,7 @@ async def flush_queues(queues: list[RedisQueue]) -> None:
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
     """Flush in another loop, and return the error.
 
-    The inner coroutine is made here: a task that never begins leaves none unawaited.
+    This calls `flush_queues` itself: a task that never begins leaves no coroutine unawaited.
     """
     return await trouble_of(flush_queues(queues))
 
@@ -173,7 +173,7 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
         await flush_queues(queues)
         return True
     tasks = begin_flush(loop, queues)
-    deadline = None  # It counts from the first look at a stopped loop: this one may have stalled.
+    deadline = None  # from the first look at a stopped loop: our own loop may have stalled
     while not loop.is_closed():
         if has_ended(tasks):
             return True

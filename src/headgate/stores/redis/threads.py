@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from headgate.gate.gate import ONE_EACH
 from headgate.permit import Permit
 from headgate.stores.loops import waits_for_ever, warn_of_blocking
-from headgate.stores.redis.fast_path import Asking
+from headgate.stores.redis.fast_path import FastIssuer
 from headgate.stores.redis.routing import Sessions
 from headgate.stores.redis.session.acquires import with_on_wait
 from headgate.stores.redis.session.loop_session import Home
@@ -37,7 +37,7 @@ class Queue(Home, Protocol):
     @property
     def declared(self) -> Declaration: ...
     @property
-    def issuer(self) -> Asking: ...
+    def issuer(self) -> FastIssuer: ...
 
 
 class FastPaths(Sessions, Protocol):
@@ -88,7 +88,7 @@ class Threads:
         if on_wait is None:
             return self.blocking(lambda: acquire(request))
         call: Call[Permit] = Call(lambda: acquire(telling), self._queue.name, give_back, on_wait)
-        telling = with_on_wait(request, call.say)
+        telling = with_on_wait(request, call.say)  # before the lambda runs
         return answer_of(call)
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:

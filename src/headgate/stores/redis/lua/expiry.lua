@@ -14,7 +14,7 @@ function Expiry.extend()
     local rule = rules[i]
     local idle = rule:idle_at()
     if idle > last and idle < NEVER then last = idle end
-    -- Without its keys, this bucket begins again with less than its capacity.
+    -- Without keys, this bucket begins again with less than its capacity: they stay for a day.
     if rule.size and rule.start < rule.size then last = max(last, gate.t + DAY) end
   end
   if last <= gate.keys_end then return false end

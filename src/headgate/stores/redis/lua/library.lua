@@ -5,7 +5,7 @@ local programs
 
 local function call(name)
   return function(its_keys, its_args)
-    programs = programs or made()
+    programs = programs or made() -- from script.py
     return programs[name](its_keys, its_args)
   end
 end

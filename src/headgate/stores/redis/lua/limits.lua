@@ -1,5 +1,5 @@
 -- From the text of a declaration to its rules. A rule has the values that change from call to call.
--- Its metatable has the declared values, and the metatable of that the functions of its kind.
+-- Its metatable has the declared values. That table's metatable has the functions of its kind.
 
 Limits = {}
 

@@ -1,9 +1,9 @@
 -- The limits that were replaced: processes that declare different limits must not make them flap.
 --
--- The field `former` has the moment and the client of the last few replacements. Another client
--- cannot declare replaced limits again until HOLD is over. No client can while an update holds. A
+-- The field `former` has the moment and the client of the last few replacements. Until HOLD is
+-- over, only that client can declare replaced limits again. No client can while an update holds. A
 -- client may replace its own declaration: the last entry names the client of the present limits.
--- Entries that only an update had set are dropped first: no program declares them.
+-- Limits that only an update had set are forgotten first: no code declares them.
 
 LimitsHistory = {}
 
@@ -53,7 +53,7 @@ end
 
 local function shorten(entries)
   local last = entries[#entries]
-  local room = FORMER + (last and last.updated and 1 or 0)
+  local room = FORMER + (last and last.updated and 1 or 0) -- it takes no declared limits' room
   while #entries > room do table.remove(entries, least(entries)) end
 end
 
@@ -70,22 +70,22 @@ end
 -- HOLD; an update does not.
 function LimitsHistory.replace(program)
   local entries, how = read()
-  local updates, kept = DECLARES == UPDATED, {}
-  local declared = gate.program == PROGRAM and how ~= AS_UPDATED
+  local is_update, kept = DECLARES == UPDATED, {}
+  local was_declared = gate.program == PROGRAM and how ~= AS_UPDATED
   for _, each in ipairs(entries) do
     if each.program == PROGRAM then
-      declared = not each.updated
-    elseif each.program ~= program and (updates or each.t + HOLD > gate.t) then
+      was_declared = not each.updated
+    elseif each.program ~= program and (is_update or each.t + HOLD > gate.t) then
       kept[#kept + 1] = each
     end
   end
   if program ~= PROGRAM then
-    local updated = program == gate.program and how == AS_UPDATED
+    local only_updated = program == gate.program and how == AS_UPDATED
     local client = RequestId.client(SESSION)
-    kept[#kept + 1] = { updated = updated, t = gate.t, client = client, program = program }
+    kept[#kept + 1] = { updated = only_updated, t = gate.t, client = client, program = program }
   end
   shorten(kept)
-  write(not updates and AS_DECLARED or declared and AS_BOTH or AS_UPDATED, kept)
+  write(not is_update and AS_DECLARED or was_declared and AS_BOTH or AS_UPDATED, kept)
 end
 
 -- A process declares limits that an update had set.

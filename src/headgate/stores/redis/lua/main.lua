@@ -35,11 +35,11 @@ local function lapse(record)
 end
 
 -- Makes the state ready for the operations, or returns a refusal.
-local function open_state(program, state, alive_until, record, received, waits)
+local function open_state(limits, state, alive_until, record, received, waits)
   server_time = clock()
-  local offer = not program and state and redis.call('HGET', HASH, 'offer')
-  program = program or offer
-  if not (program and state and State.load(program, state)) then
+  local offer = not limits and state and redis.call('HGET', HASH, 'offer')
+  limits = limits or offer
+  if not (limits and state and State.load(limits, state)) then
     if received ~= '0' then return ReplyCache.reply('lapsed') end
     if DECLARES == ASKED or PROGRAM == '' then return ReplyCache.reply('unknown') end
     Setup.create(PROGRAM, server_time)
@@ -50,15 +50,16 @@ local function open_state(program, state, alive_until, record, received, waits)
   Gate.clamp(server_time)
   if gate.offered then
     if PROGRAM == '' then return ReplyCache.reply('unknown') end
-  elseif program ~= PROGRAM then
+  elseif limits ~= PROGRAM then
     if DECLARES ~= DECLARED and DECLARES ~= UPDATED then
-      return ReplyCache.reply('stale ' .. program)
+      return ReplyCache.reply('stale ' .. limits)
     end
     local hold = LimitsHistory.hold_time()
-    if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. program) end
+    if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. limits) end
   end
   Repair.run()
-  -- Its places may be gone: it was silent for long, or waiters were lost since its last call.
+  -- Its places may be gone: it was silent for long, or waiters were lost since its last call. A call
+  -- after that gives it WAITER.
   local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
   local lost = received ~= '0' and not ReplyCache.was_received(record, received)
   if (waits and silent) or lost then return lapse(record) end
@@ -79,7 +80,7 @@ end
 
 -- Returns `head mine` of the reply. Notifies the head's session if needed.
 local function look_at_head(id, t)
-  -- More requests of expired sessions than one call removes may be at the head.
+  -- Expired sessions' requests still hide the head, so this session calls again at once.
   if not id then return gate.queued > 0 and '0 1' or '-1 0' end
   if t >= NEVER then t = Holders.next_expiry(SOON) or gate.t + WAITER end
   id = Queue.first_awake(id)

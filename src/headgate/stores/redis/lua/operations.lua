@@ -49,7 +49,8 @@ local function hold(first, count, asked, t)
 end
 
 -- How many of `left` equal acquires the decision on the first one covers. A grant covers one, since
--- it changes the next decision. So does the first waiter, and each waiter with `max_sleep`.
+-- it changes the next decision. So does the first waiter, and each waiter with `max_sleep`. Others
+-- join up to `max_waiters`.
 local function decided_alike(kind, left, max_sleep, max_waiters)
   if kind == 'grant' or (kind == 'wait' and (max_sleep or gate.queued == 0)) then return 1 end
   return kind == 'wait' and max_waiters and min(left, max_waiters - gate.queued) or left
@@ -81,7 +82,8 @@ function verbs.acquire(first, count, max_sleep, max_waiters, asked)
   Holders.write()
 end
 
--- Undoes a grant, and returns whether there was one. If `t` is 0, the outbox may have its moment.
+-- Undoes a grant, and returns whether there was one. Without leases, only its moment shows that. If
+-- `t` is 0, the outbox may have it.
 local function undo(session, number, id, t, asked)
   local kept = session == SESSION and Outbox.take_back(number) or 0
   if t == 0 then t = kept end
@@ -192,7 +194,7 @@ function verbs.status(asked)
   local head, costs_of_head = Queue.head()
   local estimate = Gate.estimate(costs)
   local t = head and max(estimate, Gate.ready(costs_of_head)) or Gate.ready(costs)
-  -- If only a release can let the head pass, the estimate says more. Twin: entry_at() of gate.py.
+  -- If only a release lets the head pass, the estimate replaces NEVER. Twin: entry_at() of gate.py.
   if t >= NEVER and estimate > gate.t then t = estimate end
   out[#out + 1] = 'status ' .. Numbers.text(gate.queued) .. ' ' .. Numbers.text(t - gate.t) .. ' '
     .. Numbers.text(Gate.pause_left())

@@ -9,7 +9,7 @@
 Outbox = {}
 
 local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
-local pause_text -- of an operation of this call; grants that follow do not change it
+local pause_text -- of an operation of this call: a later grant may hide it from Gate.pause_left
 local unread -- the items that were kept for the session that calls
 local boxes -- the items of this call, by session
 local run_session, run_number, run_count, run_t, run_fence, run_lease -- it becomes one item
@@ -63,13 +63,13 @@ function Outbox.take_back(number)
   local found = 0
   number = tonumber(number)
   unread = unread and string.gsub(unread, '@(%d+)([^@]*)', function(now, items)
-    local function take(first, count, t, fence, lease)
+    local function split(first, count, t, fence, lease)
       first, count, t = tonumber(first), tonumber(count), tonumber(t)
-      if found ~= 0 or number < first or number >= first + count then return nil end
+      if found ~= 0 or number < first or number >= first + count then return nil end -- it stays
       found = t < 0 and t or now + t
       return without(number, first, count, t, tonumber(fence), tonumber(lease))
     end
-    return '@' .. now .. string.gsub(items, ' (%d+) (%d+) (%-?%d+) (%d+) (%d+)', take)
+    return '@' .. now .. string.gsub(items, ' (%d+) (%d+) (%-?%d+) (%d+) (%d+)', split)
   end)
   return found
 end
@@ -103,7 +103,7 @@ local function publish(session, text)
   local link = RequestId.client(session)
   if string.byte(session, -1) == SHARDED then
     local received = redis.pcall('SPUBLISH', HASH .. ':' .. link, text)
-    local counts = type(received) == 'number' -- an error: the server is too old for it
+    local counts = type(received) == 'number' -- an old server returns an error
     if counts and (received > 0 or Sessions.is_notified(session)) then return received end
     redis.pcall('PUBLISH', 'headgate:' .. link, text)
     return nil
@@ -111,15 +111,15 @@ local function publish(session, text)
   return redis.pcall('PUBLISH', 'headgate:' .. link, text)
 end
 
--- Grants of this call to a session end with the session: in the items and in the leases.
-local function shorten(session, box, lease)
+-- Lets the leases of this call's grants end with their session: in the items, and for the holders.
+local function shorten(session, box, life)
   local ends = {}
   for i, text in ipairs(box) do
-    local first, count, t, fence, its = string.match(text, '^(%d+) (%d+) (%-?%d+) (%d+) (%d+)$')
-    if tonumber(its) > lease then
+    local first, count, t, fence, lease = string.match(text, '^(%d+) (%d+) (%-?%d+) (%d+) (%d+)$')
+    if tonumber(lease) > life then
       first, count, t = tonumber(first), tonumber(count), tonumber(t)
-      for number = first, first + count - 1 do ends[Numbers.text(number)] = gate.t + t + lease end
-      box[i] = item(first, count, t, tonumber(fence), lease)
+      for number = first, first + count - 1 do ends[Numbers.text(number)] = gate.t + t + life end
+      box[i] = item(first, count, t, tonumber(fence), life)
     end
   end
   if next(ends) then Holders.shorten(session, ends) end

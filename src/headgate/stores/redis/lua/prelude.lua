@@ -43,7 +43,7 @@ local FORMAT = 4 -- of the state: other numbers need another format
 local WAITER = 10000000
 -- How long the record of an expired session stays. Twin: KEEP in session/recovery.py.
 local KEEP = 30000000
-local UNHEARD = 4000000 -- the same as WAITER, for a session that receives no notification
+local UNHEARD = 4000000 -- the life of a session that receives no notification
 local CLEANUP = 100 -- expired members that one step of a call removes
 -- How long another client cannot declare replaced limits again. Twin: HOLD in limit_history.py.
 local HOLD = 60000000

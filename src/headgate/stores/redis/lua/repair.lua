@@ -15,7 +15,7 @@ function Repair.count_holders(opened)
 end
 
 local function repair_queue(queued)
-  -- No call before had this moment. After a step back of the clock, all calls would share one.
+  -- One more, so that no earlier call has this moment: gate.t stands after the clock steps back.
   if queued < gate.queued then
     gate.t = gate.t + 1
     gate.restarted_at = gate.t

@@ -9,8 +9,8 @@ ReplyCache = {}
 local RECORD, REPLY = '<dddd', 33 -- the numbers, and where the reply begins behind them
 
 -- One run of the library on one server, named by the moment of its first record. A session
--- subscribes on one server. Its record may come to another run, which does not notify it: with its
--- slot, by a failover, or after a restart. 0: a script does not know its run.
+-- subscribes on one server. After a move of its slot, a failover or a restart, another run has its
+-- record, and does not notify it. 0: a script does not know its run.
 local RUN = 0
 
 function ReplyCache.begin_run()
@@ -42,7 +42,7 @@ function ReplyCache.recall(record)
 end
 
 -- Whether the session received the last reply that is kept here. Otherwise the state is an older
--- one, or the name was lost and a copy of an earlier call was carried out. The session may have
+-- one. Or the name was lost, and a late copy of an earlier call made it again. The session may have
 -- lost its place, and may have released permits that are held here (L5).
 function ReplyCache.was_received(record, beginning)
   local reply = SESSION .. ' ' .. beginning .. ' '

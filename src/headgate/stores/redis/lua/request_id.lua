@@ -22,7 +22,7 @@ end
 
 local ONE_EACH = { requests = 1, permits = 1 }
 
--- The same as a number for each rule, by declaration and text.
+-- The cost for each rule, by declaration and text.
 local costs_seen, costs_known = {}, 0
 
 function RequestId.costs_of(asked)

@@ -82,11 +82,11 @@ end
 -- The calls of a session up to this number come too late.
 local function reject_calls(session, number)
   Sessions.write_record(session, 0, number, 0, session .. ' ' .. number .. ' late')
-  Membership.keep_alive(session, gate.t) -- so its record goes after KEEP: see stay_alive
+  Membership.keep_alive(session, gate.t) -- stay_alive removes its record after KEEP
 end
 
--- The process of a session has begun another one. A call that still arrives is a late copy (F25),
--- also one that an older state does not know (S3).
+-- The process of a session has begun another one. Each call that still arrives is a late copy
+-- (F25), even with a number that an older state does not know (S3).
 function Sessions.quit(session)
   Sessions.leave(session)
   reject_calls(session, Numbers.text(MOST))

@@ -1,5 +1,5 @@
 -- The state between two calls: its numbers in a row. Every call writes it, so the declaration has a
--- field of its own. Only a state in the server's memory knows the number of sessions.
+-- field of its own. The number of sessions is not in the text, only in `known`.
 
 State = {}
 
@@ -61,7 +61,7 @@ function State.load(program, text)
     gate.restarted_at, at = struct.unpack(HEAD, text)
   for i, rule in ipairs(gate.rules) do
     local numbers = { struct.unpack(layout(string.byte(text, at)), text, at) }
-    at = table.remove(numbers)
+    at = table.remove(numbers) -- where the next rule begins
     gate.waiting[i] = numbers[2]
     rule:restore(unpack(numbers, 3))
   end

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Microseconds. The script reserves no moment further ahead.
 RESERVE_AHEAD = 50_000
-# Of a call with one acquire of a session without waiters: see `Command.words`.
+# `Command.words` from `how` to the verb, for one acquire of a session without waiters.
 AT_ONCE = str(KNOWN), "0", "0", str(RESERVE_AHEAD), "acquire"
 
 
@@ -57,7 +57,7 @@ class Command(NamedTuple):
 def words_at_once(
     keys: tuple[str, ...], program: str, session_id: str, number: str, asked: str
 ) -> tuple[str, ...]:
-    """The `Command.words` of one acquire under KNOWN limits: the hot path makes no command."""
+    """For the hot path: the `Command.words` of an acquire and its call, with one `number`."""
     return (
         *(str(len(keys)), *keys, program, session_id, number, *AT_ONCE),
         *(number, "1", "-1", "-1", asked),
@@ -95,7 +95,6 @@ def write_operations(operations: Sequence[Operation]) -> list[str]:
 
 
 def write_acquires(acquires: Sequence[Acquire]) -> list[str]:
-    """Alike neighbours are one request."""
     words: list[str] = []
     index = 0
     while index < len(acquires):

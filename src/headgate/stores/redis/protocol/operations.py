@@ -51,8 +51,8 @@ class Operation:
     asker: Promise | None = field(default=None, kw_only=True)  # it gets the answer
 
     verb: ClassVar[str]
-    # The least statement of its call. KNOWN: it needs declared limits. OFFERED: it creates a state
-    # for the first caller that acquires. ASKED: it changes nothing without a state.
+    # The weakest statement of its call. KNOWN: it needs declared limits. The weaker OFFERED: it
+    # creates a state for the first caller that acquires. ASKED: it changes nothing without a state.
     needs: ClassVar[int] = KNOWN
     # A log line names it when it is given up: it is a method of the user's limiter or permit.
     logged: ClassVar[bool] = True
@@ -82,8 +82,8 @@ class GivingBack(Operation):
     def count_alike(self, operations: Sequence[Operation], index: int) -> int:
         """How many of `operations` are written together, from this one at `index` on.
 
-        One answer for several would not say which of them were held. The cancel of a grant is
-        alone, because it names the grant's own moment.
+        One with an asker is alone: an answer for several would not say which were held. So is the
+        cancel of a grant, because it names the grant's own moment.
         """
         count, kind, (session_id, number, asked) = 1, type(self), self.caller
         if self.asker is not None or self.t:

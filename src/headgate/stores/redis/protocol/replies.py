@@ -156,7 +156,8 @@ def read_answers(words: Iterator[str], program: str, now: int) -> Iterator[Answe
         if word == "|":
             return
         if word == "status":
-            waiting, delay, paused, *left = map(int, islice(words, 4 + program.count(";")))
+            limits = program.count(";") + 1
+            waiting, delay, paused, *left = map(int, islice(words, 3 + limits))
             yield StatusAnswer(program, waiting, delay, paused, left)
             continue
         count, number, fence = map(int, islice(words, 3))
@@ -168,8 +169,9 @@ def read_answers(words: Iterator[str], program: str, now: int) -> Iterator[Answe
 
 
 def read_outbox(words: Iterable[str], now: int) -> Outbox:
-    """Read runs of grants, as distances from `now` or the "@now" before them, and at the end a
-    pause, "!time".
+    """Read runs of grants, and at the end a pause, "!time".
+
+    Moments and fences are distances from the last "@now", or from `now`.
     """
     grants: list[OutboxGrant] = []
     words = iter(words)

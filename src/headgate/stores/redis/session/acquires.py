@@ -26,9 +26,9 @@ class PendingAcquire:
         self.number = 0
         self.request = request
         self.future = future
-        # With `on_wait`: the future of the grant. `future` is that of the position first.
+        # With `on_wait`: the future of the grant. First, `future` brings the position.
         self.then: Promise | None = None
-        self.enters = enters  # it never sees its permit, so another caller may leave it one
+        self.enters = enters  # the caller never sees its permit, so it may take over one
         self.start = now
         self.session_id = ""  # empty until it is sent
         self.last = 0  # the number of the last acquire in the same call

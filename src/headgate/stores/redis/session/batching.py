@@ -36,8 +36,8 @@ class Batching:
     def leaves_at_once(self, traffic: Traffic) -> bool:
         """Whether the next call does not wait for the end of the loop's turn.
 
-        The caller of a release may ask again in the same turn, and both travel in one call. That is
-        not worth the wait while callers pass at once, or far from the head.
+        The caller of a release may ask again in the same turn, and both travel in one call. The
+        wait is not worth it if callers pass at once, or if they wait far from the head.
         """
         if traffic.operations and traffic.operations[-1].leads_release:
             return False

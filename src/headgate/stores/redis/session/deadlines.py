@@ -92,14 +92,14 @@ class Deadlines:
         return late
 
     def _unanswered(self, now: float) -> list[PendingAcquire]:
-        """The callers for which the server counts as lost.
+        """The callers whose time is over, if their call has had no reply for SILENCE seconds.
 
-        The others wait until the call in flight has had no reply for SILENCE seconds.
+        Otherwise they wait on until then.
         """
         if now < self._answer_by:
             return []
         over, self._answer_by = [], inf
-        for pending in self._traffic.without_answer():
+        for pending in self._traffic.without_first_answer():
             if pending.t or pending.future.done():
                 continue
             if pending.answer_by <= now:

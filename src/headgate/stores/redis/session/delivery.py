@@ -56,7 +56,6 @@ class Delivery:
         await asyncio.gather(*(deliver(session, until) for session in sessions))
 
     def unsent(self, client: Client) -> list[Unsent]:
-        """Return what has not arrived."""
         return unsent(sessions_of(client))
 
 

@@ -93,7 +93,7 @@ class Grants:
             pending.settle(grant)
         else:
             reserved.sleep(pending, grant, t - server_now, now)
-            if reserved.precedes_pause(grant):  # its notification arrived only now
+            if reserved.precedes_pause(grant):  # news of the pause was faster
                 self._hold_back(now)
 
     def apply_outbox(self, outbox: Outbox, server_now: int, now: float) -> dict[int, bool]:
@@ -133,7 +133,7 @@ class Grants:
             traffic.schedule()
 
     def on_rejoined(self, rejoin: Rejoin, answer: Outcome) -> None:
-        """Ask anew, and last, for a grant that the server does not know any more (S6, FIFO)."""
+        """Ask again, behind all others, for a grant that the server has forgotten (S6, FIFO)."""
         pending = self._traffic.waiting.get(rejoin.caller.number)
         lost = not isinstance(answer, StoreError) and not cast(Answer, answer).number
         if lost and pending is not None and pending.session_id == rejoin.caller.session_id:

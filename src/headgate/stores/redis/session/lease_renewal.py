@@ -27,12 +27,12 @@ class LeaseRenewal:
         self._limits = limits
         self._traffic = traffic
         self._last_reply = last_reply
-        # The lease of each permit. A dead permit leaves through a callback without Python code. A
-        # signal handler might raise in Python code, and Python hides what a callback raises.
+        # The lease of each permit. `pop` is the callback of dead ones. In a callback in Python, a
+        # signal handler might raise, and Python would hide that.
         self._held: dict[ref[Permit], int] = {}
         self.expected: set[PendingAcquire] = set()  # granted, without a permit yet
         self.moment = inf  # of the next renewal
-        # The next renewal is in time for a permit with this lease that is certain for as long.
+        # The next renewal is in time for permits of this lease, certain until then or later.
         self._served_lease = 0
         self._served_until = inf
         self.lost: list[Permit] = []  # as the current reply shows
@@ -59,7 +59,7 @@ class LeaseRenewal:
         return lease == self._served_lease and permit.believed >= self._served_until
 
     def renew_in_time(self, permit: Permit, lease: int, now: float) -> None:
-        """Renew at a third of the lease, or earlier, while two thirds are certain."""
+        """Renew after a third of the lease, or earlier: when two thirds of it are left."""
         third = renewal_interval(min(lease, self._limits.declared.lease or lease))
         self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
         self._served_lease, self._served_until = lease, permit.believed
@@ -67,8 +67,8 @@ class LeaseRenewal:
     def believed(self, t: int, lease: int, server_now: int, sent_at: float, now: float) -> float:
         """The moment until which a permit granted for `t` is certain (S2, lease time).
 
-        It counts from the sending of a call. The grant was named at `server_now`. If the server's
-        clock may have stepped between the last reply and then, the earlier of two ends counts.
+        It counts from the sending of the last answered call. A notification, of `server_now`, gives
+        a second end. The server's clock may have stepped in between, so the earlier end counts.
         """
         known = self._last_reply.server
         # A notification was faster than the first reply: the call of `sent_at` asked.
@@ -108,7 +108,7 @@ class LeaseRenewal:
             return  # the lease runs on, and the next renewal may be in time
         permit, lease = renew.permit, renew.lease
         if cast(Answer, answer).number:
-            # The key that is there stays, with its callback, because both are equal.
+            # The dict keeps its own, equal key, which has the callback.
             self._held[ref(permit)] = lease = self._last_reply.lease or lease
             self._renew_at(now + renewal_interval(lease))
             renew_lease(permit, self._last_reply.asked_at + lease / 1_000_000)

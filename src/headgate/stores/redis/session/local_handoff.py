@@ -36,7 +36,7 @@ class LocalHandoff:
         self._first_to = 0  # waiters up to this number head the whole queue
         self._program = ""  # the limits of the last answer
         self._since = 0  # the server's time from which they are known to hold
-        # The server has granted under these limits, so holders are within capacity (S1).
+        # True: the server has granted under these limits, so holders are within capacity (S1).
         self._open = False
 
     def hand_over(self, permit: Permit, now: float) -> bool:
@@ -80,14 +80,15 @@ class LocalHandoff:
         return allowed and certain
 
     def count_ahead(self) -> int:
-        """How many waiters are before a new acquire: the value of `Sent.ahead`."""
+        """The value of `Sent.ahead`: -1, unless our last waiter heads the queue."""
         waiting = self._traffic.waiting
         return len(waiting) if next(reversed(waiting), 0) <= self._first_to else -1
 
     def note_queued(self, sent: Sent, ahead: int | None) -> None:
         """A reply says how many are `ahead` of the call's first waiter. None: it has none.
 
-        If none of them is another session's, all up to this call's last acquire head the queue.
+        If they are our waiters of the sending, without a grant since, all up to this call's last
+        acquire head the queue.
         """
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number

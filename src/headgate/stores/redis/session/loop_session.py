@@ -135,9 +135,9 @@ class LoopSession:
         self.traffic.operations.append(operation)
 
     def send_noted(self) -> None:
-        """Send the noted operations, from the loop that had the session then.
+        """Send the noted operations, from the loop that had the session when they were noted.
 
-        Another loop may have the session by now.
+        Another loop may have it by now.
         """
         if self.client.here and not self.client.closed:
             self.send_operations()
@@ -187,7 +187,7 @@ class LoopSession:
     def command(self) -> Command | None:
         """The next call. None: there is none.
 
-        After an exception, the client asks for a call that may have been sent before.
+        After an exception, the client may ask again for a call that it has sent already.
         """
         try:
             if self.traffic.state is not SCHEDULED:
@@ -214,33 +214,29 @@ class LoopSession:
             self._update()
 
     def on_notification(self, notification: str) -> None:
-        """Act on a notification. It may come late, twice or never."""
         try:
             self.machine.on_notification(notification, monotonic())
         finally:
             self._update()
 
     def failed(self, error: StoreError) -> None:
-        """The server is away."""
         try:
             self.machine.failed(error, monotonic())
         finally:
             self._update()
 
     def on_disconnect(self, lost: BaseException, spent: float) -> None:
-        """The call in flight has lost its connection, and may be sent again."""
         error = cannot(self.client.topology, lost)
         self.machine.on_disconnect(error, spent, reconnection.OUTAGE)
         self._update()
 
     def doubt(self) -> None:
-        """The connection is lost."""
         self.machine.recovery.doubt(monotonic())
         self._schedule()
 
     def retry_periods(self) -> list[float | None]:
-        """For how many seconds each caller lets a server be looked for."""
-        return [pending.request.retry_for for pending in self.traffic.unanswered()]
+        """For how many seconds each caller waits while the client looks for a server."""
+        return [pending.request.retry_for for pending in self.traffic.not_granted()]
 
     def send_operations(self) -> None:
         self.traffic.send_operations()
@@ -255,7 +251,7 @@ class LoopSession:
     # After each input -----------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Tell the client once that there is something to send."""
+        """Tell the client once of something to send. Then check that it still will."""
         if self.traffic.state is SCHEDULED and self._client_knows:
             self.client.sending.check_flush()
         elif self.traffic.state is SCHEDULED:
@@ -309,7 +305,6 @@ class LoopSession:
         self._moment = moment
 
     def halt(self) -> None:
-        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self._moment = None, inf

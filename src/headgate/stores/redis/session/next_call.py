@@ -46,9 +46,10 @@ class NextCall:
         the middle of this. Nothing else must be sent until the call is complete.
         """
         traffic = self._traffic
-        traffic.sent, traffic.to_repeat = traffic.to_repeat or self._make_new(notified, now), None
+        sent = traffic.to_repeat or self._make_new(notified, now)
+        traffic.sent, traffic.to_repeat = sent, None
         traffic.state = IN_FLIGHT
-        return traffic.sent.command
+        return sent.command
 
     def _make_new(self, notified: bool, now: float) -> Sent:
         traffic, numbering = self._traffic, self._numbering

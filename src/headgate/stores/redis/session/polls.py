@@ -39,9 +39,9 @@ class Polls:
             wait = self._seconds_to_estimate(now)
         else:
             wait = head / 1_000_000
-            if wait > 2 * MARGIN:
+            if wait > 2 * MARGIN:  # a nearer moment is a lease's end
                 wait -= MARGIN
-        # A grant of which this session knows nothing must not end before the session asks.
+        # A lease whose notification was lost must not end before the session asks.
         last = self._last_reply
         beat = min(HEARTBEAT, renewal_interval(last.lease)) if last.lease else HEARTBEAT
         # Notifications do not count as a sign of life: the server sees only calls (L3, dead

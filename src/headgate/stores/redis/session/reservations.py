@@ -61,7 +61,7 @@ class Reservations:
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether a grant was made before the pause, for a moment before its end."""
-        # A grant with a later fence was made by a server that no longer knew the pause.
+        # Fences follow the server's clock. A later one: the server had forgotten the pause.
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:

@@ -104,7 +104,7 @@ class Session:
     def on_reply(self, reply: Any, now: float) -> None:
         """Act on the reply to the last call.
 
-        Raises what makes no sense in it. Some callers may not have their answers then.
+        Raises an error if it makes no sense. Then some callers may have no answer yet.
         """
         if isinstance(reply, Exception):
             self._on_refusal(f"{reply}", reply, has_begun(reply), now)
@@ -180,7 +180,7 @@ class Session:
             self._on_answer(operation, outcome, now)
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
         for pending, answer in zip(sent.acquires, answers, strict=True):
-            # A caller that has left has its answer applied, too: see `_accept_grant`.
+            # A caller that has left gives its grant back. One that sleeps has its moment already.
             if pending.number in traffic.waiting or pending.future.done():
                 self._grants.apply_answer(pending, answer, now)
         kinds = [answer.kind for answer in answers]
@@ -219,8 +219,8 @@ class Session:
             return
         grants, waiting = found.outbox.grants, self.traffic.waiting
         if waiting and grants and next(iter(waiting)) < grants[0].number:
-            # The acquires before it were granted, too, and a reply says so. They take effect in
-            # order (S6, FIFO).
+            # The server has granted earlier acquires, too. This notification waits for the reply
+            # that names them (S6, FIFO).
             self._out_of_order.append(found)
             self.traffic.schedule()
         else:
@@ -231,7 +231,7 @@ class Session:
         self.recovery.note_announced(claims, found.now)
         self.polls.schedule(found.head, now)
         if not all(claims.values()) and found.now > self.last_reply.server:
-            # No reply has named these grants yet. The next reply shows whether they are new.
+            # No caller claims one of these. The next reply shows whether the state has gone back.
             self.traffic.schedule()
 
     # Failures -------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Session:
                 if number not in on_its_way
             }
         )
-        acquires = traffic.unanswered()
+        acquires = traffic.not_granted()
         traffic.waiting, traffic.acquires = OrderedDict(), []
         traffic.fail(acquires, error)
         traffic.failure = error
@@ -274,14 +274,14 @@ class Session:
         """
         over = [
             pending
-            for pending in self.traffic.unanswered()
+            for pending in self.traffic.not_granted()
             if pending.request.max_sleep == 0
             or spent >= (usual if pending.request.retry_for is None else pending.request.retry_for)
         ]
         self.traffic.fail(over, error)
 
     def _on_refusal(self, refusal: str, lost: Exception, begun: bool, now: float) -> None:
-        """The server answered with an error: undo by name what the call did if it had `begun`."""
+        """The server refused the call. If the script had `begun`, cancel the call's acquires."""
         traffic = self.traffic
         sent, traffic.sent = traffic.sent, None
         error = refused(self._place, self.limits.name, refusal, lost)
@@ -346,7 +346,7 @@ class Session:
     # Time -----------------------------------------------------------------------------------------
 
     def next_moment(self) -> float:
-        """When `on_time` is to be called next. Infinity: never, as it stands."""
+        """When `on_time` is to be called next. Infinity: never."""
         return min(
             self.polls.moment,
             self.handoff.moment,
@@ -357,7 +357,6 @@ class Session:
         )
 
     def on_time(self, now: float) -> None:
-        """Do all whose moment has come."""
         self.traffic.reserved.wake(now)
         self.deadlines.end_waits(now)
         if self.handoff.moment <= now:

@@ -36,8 +36,8 @@ class Sent(NamedTuple):
     at: float
     acquires: list[PendingAcquire]
     operations: list[Operation]
-    # How many waiters are before its first acquire, if all are this session's and none is granted
-    # meanwhile. -1: there are other sessions' waiters.
+    # The position of its first acquire, if only this session's waiters are ahead, and none is
+    # granted meanwhile. -1: others may be among them.
     ahead: int
     outbox_grants: int  # the hand-off's count of grants when it was sent
     alone: bool  # it is one acquire, and most likely the reply is its grant
@@ -58,9 +58,8 @@ class Traffic:
         self.leaving = False  # more waiters have given up than one call can name
         self.reserved = Reservations()
         self.again = False  # another call follows when the reply is read
-        # For the loop's side: the error of the calls, and of some callers.
-        self.failure: StoreError | None = None
-        self.outage: StoreError | None = None
+        self.failure: StoreError | None = None  # of the last call, for the loop's side
+        self.outage: StoreError | None = None  # that a caller got: its request `raises`
 
     def schedule(self) -> None:
         if self.state is IDLE:
@@ -69,7 +68,6 @@ class Traffic:
             self.again = True
 
     def run(self, operations: Iterable[Operation]) -> None:
-        """Send these with the next call."""
         self.operations += operations
         self.schedule()
 
@@ -78,7 +76,6 @@ class Traffic:
             self.schedule()
 
     def poll(self) -> None:
-        """Ask the server for news if a caller waits."""
         if self.waiting:
             self.schedule()
 
@@ -119,11 +116,11 @@ class Traffic:
     def put_back(
         self, acquires: list[PendingAcquire], operations: Sequence[Operation] = ()
     ) -> None:
-        """These requests go with the next call: one could not be made, or changed nothing."""
+        """These requests go with the next call: theirs could not be made, or changed nothing."""
         for pending in acquires:
             self.waiting.pop(pending.number, None)
         self.acquires[:0] = acquires
-        if not self.leaving:  # the last call of a session is written anew
+        if not self.leaving:  # `NextCall` makes `Leave` anew
             self.operations[:0] = operations
 
     def put_off(self) -> None:
@@ -142,15 +139,15 @@ class Traffic:
         left = sent is not None and any(pending.future.done() for pending in sent.acquires)
         return bool(self.leaving or left or self.undelivered())
 
-    def unanswered(self) -> list[PendingAcquire]:
+    def not_granted(self) -> list[PendingAcquire]:
         """The callers that wait for an answer, or for their turn."""
         return [*self.waiting.values(), *self.acquires]
 
     def unfinished(self) -> list[PendingAcquire]:
         """The same, and those that sleep until their moment."""
-        return [*self.unanswered(), *(pending for _, pending, _ in self.reserved.queue)]
+        return [*self.not_granted(), *(pending for _, pending, _ in self.reserved.queue)]
 
-    def without_answer(self) -> list[PendingAcquire]:
+    def without_first_answer(self) -> list[PendingAcquire]:
         call = self.sent or self.to_repeat
         return [*(call.acquires if call else ()), *self.acquires]
 

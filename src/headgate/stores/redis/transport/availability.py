@@ -34,7 +34,7 @@ class Closable(Protocol):
 
 
 class Offers:
-    """The senders with a backlog for a server that was unavailable."""
+    """The backlogs that senders offer again to a server that was unavailable."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -73,10 +73,9 @@ class Availability:
         self.suspects: dict[Endpoint | None, Exception] = {}
         # The number of attempts to reach each server since its last answer.
         self._attempts: dict[Endpoint | None, int] = {}
-        # These parts of the store have answered no call since one was abandoned. New calls are not
-        # retried there.
+        # New calls to these parts are not retried: one was abandoned, and none answered since.
         self._abandoned: set[Endpoint | None] = set()
-        # These parts have answered neither a call nor a PING since they failed.
+        # Acquires may do without these parts (`on_store_error`) until a call or a PING is answered.
         self.unavailable: set[Endpoint | None] = set()
         self.offers = Offers(client.loop)
         self._outages = outages_of(client.topology)
@@ -87,7 +86,7 @@ class Availability:
         """The part of the store that fails together with `server`: one of a Cluster, or all."""
         return server if self._topology.several else None
 
-    def knows(self, call: Call) -> bool:
+    def is_retryable(self, call: Call) -> bool:
         """Whether the server of `call` has answered before, and may soon do so again."""
         if call.sender.met is not None:
             return call.sender.met
@@ -106,7 +105,7 @@ class Availability:
             call.sender.met = self.met = self._outages.met = True
             # A server that refuses all calls, such as one without memory, is not back yet.
             if self._outages.since and not isinstance(reply, Exception):
-                # None: callers have also failed while no server of their names was known.
+                # None: the outages of names whose server was not known.
                 for part in {self._part(node.endpoint), None}:
                     self._outages.ends(part, self._client.loop)
             if self._attempts or self._abandoned or self.unavailable:

@@ -55,9 +55,7 @@ class Client:
         self.adopted: WeakSet[Sender] = WeakSet()
         self.ended = False  # `close` was called
         self.of_portal = self.loop is portal_loop()
-        # The number of sessions that got an id from this client.
         self._session_count = 0
-        # Each connected server has its node here.
         self.nodes: dict[Endpoint, Node] = {}
         self.sending = Sending(self)
         self.availability = Availability(self)
@@ -77,7 +75,7 @@ class Client:
     def task(self) -> asyncio.Task[Any] | None:
         """The calling task, if it belongs to this loop.
 
-        Asking asyncio for the running loop would cost a system call each time.
+        Comparing threads is cheaper: asyncio finds the running loop by a system call.
         """
         return asyncio.current_task(self.loop) if threading.get_ident() == self.thread else None
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
 REPLY_TIMEOUT = 5.0  # The seconds that a reply may take.
-# A reply may take these seconds even if a caller's `max_sleep` is shorter: that is no wait in the
-# queue.
+# A reply may take these seconds even with a shorter `max_sleep`, which is for the queue alone.
 SILENCE = 0.5
 
 
@@ -35,7 +34,7 @@ class Connection(asyncio.Protocol):
         self._lost = lost
         self._reader = Reader()
         # `write` will write these commands together. None: each command is written at once.
-        self._kept: list[bytes] | None = None
+        self._buffered: list[bytes] | None = None
         self._loop = asyncio.get_running_loop()
         # The stream stays referenced here, because it closes the transport when it is dropped.
         self._writer = detached(connection)
@@ -43,34 +42,34 @@ class Connection(asyncio.Protocol):
         self._transport.set_protocol(self)
 
     def send(self, command: bytes) -> None:
-        if self._kept is None:
+        if self._buffered is None:
             self._transport.write(command)
         else:
-            self._kept.append(command)
+            self._buffered.append(command)
 
-    def keeps(self) -> bool:
-        return self._kept is not None
+    def is_buffering(self) -> bool:
+        return self._buffered is not None
 
-    def keep(self) -> bool:
+    def buffer(self) -> bool:
         """Write nothing until `write`. False: another caller began this, and will call `write`."""
-        if self._kept is not None:
+        if self._buffered is not None:
             return False
-        self._kept = []
+        self._buffered = []
         return True
 
     def write(self) -> None:
-        """Write the kept commands with one system call.
+        """Write the buffered commands with one system call.
 
-        The garbage collector may release permits meanwhile. Those commands are written behind.
+        Meanwhile the garbage collector may release permits. The loop writes their commands, too.
         """
-        while kept := self._kept:
-            self._kept = []
-            self._transport.write(b"".join(kept))
-        self._kept = None
+        while commands := self._buffered:
+            self._buffered = []
+            self._transport.write(b"".join(commands))
+        self._buffered = None
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
-        must_write = self.keep()
+        must_write = self.buffer()
         try:
             while not self._transport.is_closing() and (reply := self._reader.gets()) is not False:
                 self._replied(reply)
@@ -96,7 +95,7 @@ class Connection(asyncio.Protocol):
         hang_up(self._writer, self._loop)
 
 
-# Encode a command. It has no numbers: see `Command`.
+# Encode a command. No word is a number, which could crash hiredis: see `Command`.
 pack = cast("Callable[[tuple[str | bytes, ...]], bytes]", pack_command)
 
 
@@ -123,7 +122,7 @@ def hang_up(writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop) -> No
 def close_sockets(loop: asyncio.AbstractEventLoop) -> None:
     """Finish the transports that began to close in `loop`, which does not run.
 
-    A coroutine of asyncio that connects keeps its transport to itself. So this checks all of them.
+    An unfinished connect of asyncio hides its transport. So this checks all of the loop's.
     """
     for transport in list(getattr(loop, "_transports", {}).values()):
         if transport.is_closing():

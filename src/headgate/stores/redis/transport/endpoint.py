@@ -63,7 +63,7 @@ def said_by_sentinel(role: Any) -> bool:
 
 
 async def stay_open(*_: object, **__: object) -> None:
-    """In place of redis-py's `disconnect`, which would lose the stream where no loop runs."""
+    """In place of redis-py's `disconnect`, which drops the stream unclosed where no loop runs."""
 
 
 def close(connection: AbstractConnection, loop: asyncio.AbstractEventLoop) -> None:
@@ -132,9 +132,9 @@ class Endpoint:
         except BaseException as error:
             close(connection, loop)
             if not loop.is_running():
-                close_sockets(loop)
                 # The garbage collector closes this coroutine with GeneratorExit, which redis-py may
                 # turn into another error.
+                close_sockets(loop)
                 raise GeneratorExit from error
             if isinstance(error, RedisError) and await self._is_sentinel(error):
                 raise NotThereError(A_SENTINEL) from error

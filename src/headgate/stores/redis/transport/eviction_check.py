@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.topology import Topology
 
 EVERY = 600.0  # The seconds between two checks: the policy can change while the server runs.
-_warned: set[str] = set()  # Each of these servers has had its warning.
+_warned: set[str] = set()
 
 
 @dataclass
@@ -34,14 +34,14 @@ class Eviction:
         self._timer = self.loop.call_later(0.0, self._ask)
 
     def _ask(self) -> None:
-        if self.topology.informs:
+        if self.topology.may_ask_info:
             self.send(self._check_policy, "INFO", "memory")
             self._timer = self.loop.call_later(EVERY, self._ask)
 
     def _check_policy(self, reply: Any) -> None:
         where = str(self.endpoint)
         if isinstance(reply, HiredisError):
-            self.topology.informs = not str(reply).startswith("NOPERM")
+            self.topology.may_ask_info = not str(reply).startswith("NOPERM")
         elif (policy := dangerous(reply.decode())) and where not in _warned:
             _warned.add(where)
             log(

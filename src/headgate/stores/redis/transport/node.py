@@ -43,7 +43,7 @@ UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")
 NOT_NOW = (*UNREADY, "CLUSTERDOWN", "TRYAGAIN", "READONLY")
 # With these errors it says that it lacks the script or the library.
 MISSING = ("NOSCRIPT", "ERR Function not found")
-# A name ignores these contents of its keys: see prelude.lua. They live for a minute, or as long as
+# `_create_keys` writes these, and the script ignores them. They live for a minute, or as long as
 # the name.
 PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", "0", "-"), ("ZADD", "inf", "end")
 MINUTE = "60000"  # milliseconds
@@ -70,7 +70,7 @@ class Sender(Protocol):
     def on_disconnect(self, lost: BaseException, spent: float) -> None: ...
     def on_notification(self, notification: str) -> None: ...
     def poll(self) -> None: ...
-    def doubt(self) -> None: ...
+    def doubt(self) -> None: ...  # its server may have lost state
     def retry_periods(self) -> list[float | None]: ...
     def send_operations(self) -> None: ...
 
@@ -223,7 +223,7 @@ class Node:
         # no load has failed.
         self._scripts_until = 0.0
         self.postponed = Postponed(self)
-        # These scripts, or the library, are being loaded. A call that needs one comes behind.
+        # These scripts, or the library, are being loaded. A call sent behind finds them.
         self._loading: set[str] = set()
         # This timer checks whether the oldest call was answered in time.
         self._watch: asyncio.TimerHandle | None = None
@@ -244,7 +244,9 @@ class Node:
             self._begin_watch()
         command = call.command
         script = command.script
-        must_write = command.for_others and self._may_ping and self._ping_first()
+        must_write = False
+        if command.for_others and self._may_ping:
+            must_write = self._ping_first()
         if call.there is not None:
             self.send_command(_anything, "ASKING")
         name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
@@ -255,13 +257,13 @@ class Node:
     def _ping_first(self) -> bool:
         """Send a PING in one write with the next command. True: the caller has to call `write`.
 
-        A server writes last to the connection that first had something to be written (Redis and
-        Valkey, putClientInPendingWriteQueue in networking.c). For example, a release from A grants
-        a permit to B. The script notifies B before the server has a reply for A, so A gets its
-        reply first. The reply to a PING comes earlier still, so B gets its notification first. In a
-        fleet that saves a quarter of a hand-off (python -m benchmarks.fleet).
+        A server writes last to the connection that first had output (Redis and Valkey,
+        putClientInPendingWriteQueue in networking.c). When a release from A grants a permit to B, B
+        has output before A: the server would write to A first. With the reply to a PING, A has
+        output before B, so the server writes to B first. In a fleet that saves a quarter of a
+        hand-off (python -m benchmarks.fleet).
         """
-        must_write = self.connection.keep()
+        must_write = self.connection.buffer()
         self.send_command(self._note_ping_reply, "PING")
         return must_write
 
@@ -311,7 +313,7 @@ class Node:
 
     def _replied(self, reply: Any) -> None:
         call = self.calls[0]
-        del self.calls[0]  # `del` is no call, so no signal handler comes before the `try`
+        del self.calls[0]  # `del` is no function call: no signal handler runs before the `try`
         try:
             if not isinstance(call, Call):
                 call(reply)
@@ -366,6 +368,7 @@ class Node:
             call.sender.node = None
             reconnection.check_topology(self)
         self.client.availability.note_refusal(call)
+        # Only a demoted server's call may leave again at once.
         again = call._replace(there=None, sent_on=call.sent_on and demoted)
         if not reconnection.may_retry(call):
             self.answer_with(call, refusal)

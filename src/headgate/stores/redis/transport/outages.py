@@ -38,7 +38,7 @@ class Outages:
     def begins(self, part: Hashable, error: StoreError) -> None:
         """Log `error` if it is the first of an outage."""
         self._last[part] = now = monotonic()
-        # One of several threads finds its own `now` there.
+        # Of several threads, only the one that stored its `now` logs the error.
         if self.since.setdefault(part, now) is now:
             log(logging.WARNING, "%s Acquires raise StoreError until it answers again.", error)
 

@@ -75,7 +75,6 @@ class Portal:
     def __init__(self) -> None:
         # The thread with this identifier runs the loop. 0: the loop does not run yet.
         self.thread = 0
-        # No thread could start: the loop runs in the threads of its callers.
         self.threadless = False
         # Threads have left these callbacks for the loop.
         self._callbacks: deque[Callable[[], object]] = deque()
@@ -104,7 +103,7 @@ class Portal:
                 self.threadless = True
                 self._open()
         while not self._ready.acquire(timeout=CHECK):
-            if not runs(thread):  # It may have ended before it began: see `begin`.
+            if not runs(thread):  # It may have ended before `_run`: see `begin`.
                 thread = begin(self._run, "headgate-portal")
         try:
             if self._trouble is not None:
@@ -187,8 +186,8 @@ class Portal:
     def close(self) -> None:
         """End the clients of the portal.
 
-        The loop itself goes on running: the end of the process does not wake the threads that
-        still wait.
+        The loop itself goes on running: threads may still wait for its answers, and nothing else
+        wakes them.
         """
         if self.threadless:
             self.loop.run_until_complete(end_clients())
@@ -225,8 +224,8 @@ class Call(Generic[T]):
     `name` is the name of the queue, for errors. `undo` gets the result if the thread has stopped
     waiting. `on_message` gets, in the thread, the messages of the task before its result.
 
-    The thread never has a reference to the task. A dying task runs Python code. An exception that a
-    signal handler raised there would be lost.
+    The thread has no reference to the task, so the task cannot die there. A dying task runs Python
+    code, which would lose an exception of a signal handler.
     """
 
     def __init__(
@@ -393,8 +392,8 @@ def answer_of(call: Call[T]) -> T:
 
     Raise StoreError in the portal's own thread, and RuntimeError in a child that was forked
     meanwhile. A daemon thread that asks while its process ends waits for ENDING seconds, and then
-    raises NoPortalError. Mostly the process has ended by then. It has not if it waits for a lock
-    of this thread, such as that of a logging handler.
+    raises NoPortalError. By then the process has ended, unless its end waits for a lock of this
+    thread, such as that of a logging handler.
     """
     check_thread()
     try:

@@ -102,12 +102,12 @@ class Reconnection:
 
     def may_retry(self, call: Call) -> bool:
         """A wrong address fails at once: a store that was never reached is not retried."""
-        return self._availability.knows(call) and self._loop.time() < self._retry_until(call)
+        return self._availability.is_retryable(call) and self._loop.time() < self._retry_until(call)
 
     def watch_deadline(self, call: Call) -> None:
         """Fail `call` when its retry deadline has passed. One timer serves all calls."""
-        moment, knows = self._retry_until(call), self._availability.knows(call)
-        if knows and (self._deadline is None or self._deadline.when() > moment):
+        moment, retryable = self._retry_until(call), self._availability.is_retryable(call)
+        if retryable and (self._deadline is None or self._deadline.when() > moment):
             self._cancel_deadline()
             self._deadline = self._loop.call_at(moment, self._check_deadlines)
 
@@ -123,7 +123,7 @@ class Reconnection:
     def _check_deadlines(self) -> None:
         """Fail each call after its retry deadline, even if an attempt is still under way."""
         self._cancel_deadline()
-        knows = self._availability.knows
+        retryable = self._availability.is_retryable
         for node in list(self._client.nodes.values()):
             node.postponed.check_deadlines()
         for server, calls in list(self.unrouted.items()):
@@ -131,7 +131,7 @@ class Reconnection:
             over: list[Call] = []
             for call in calls:
                 # A call to a store that was never reached ends with the attempt to connect.
-                (over if knows(call) and not self.may_retry(call) else kept).append(call)
+                (over if retryable(call) and not self.may_retry(call) else kept).append(call)
             self.unrouted[server] = kept
             for call in over:
                 self._fail(call, server, self._suspects.get(server) or TimeoutError())
@@ -149,12 +149,13 @@ class Reconnection:
                 await asyncio.sleep(self._availability.next_backoff(server))
             trouble = await self._reach(server)
             if trouble is not None:
+                # Calls are retried if another loop reached the store.
                 self._availability.note_other_loops()
             calls, in_vain = self.unrouted.pop(server), False
             with self._client.sending.putting_off(calls):
                 while calls:
-                    # `or` comes last, because each call is sent again.
-                    in_vain = not self._resend(calls[0], server, trouble) or in_vain
+                    if not self._resend(calls[0], server, trouble):
+                        in_vain = True
                     del calls[0]
             self._client.leave_unused()
         self._check_deadlines()
@@ -193,7 +194,7 @@ class Reconnection:
         """Leave a server as soon as the Sentinel notifies that another one has replaced it."""
         while True:
             if await trouble_of(sentinel.switched()):
-                # After 10 attempts the backoff is random, up to REVIVAL.
+                # 10 stands for many failed attempts: a random backoff, up to REVIVAL.
                 await asyncio.sleep(backoff(10, REVIVAL))
                 # The Sentinel may have notified meanwhile.
                 await trouble_of(sentinel.look(self._suspects))

@@ -50,7 +50,7 @@ class Sending:
         self._loop = client.loop
         # These senders send a call at the end of this turn of the loop.
         self._ready: deque[Sender] = deque()
-        self._flush_by = 0.0  # `_flush` begins by then, unless an exception came in its place
+        self._flush_by = 0.0  # if `_flush` has not begun by then, see `check_flush`
         # A call was sent at once in this turn of the loop.
         self._sent_at_once = False
         # These calls are sent again after PAUSE.
@@ -87,8 +87,8 @@ class Sending:
         if (
             node is None
             or (node.writing or node.closed)
-            # A connection that keeps its commands writes this call together with them.
-            or (self._sent_at_once and not node.connection.keeps())
+            # While the connection is buffering, this call leaves in one write with the others.
+            or (self._sent_at_once and not node.connection.is_buffering())
         ):
             self.ready(sender)
         else:
@@ -96,8 +96,7 @@ class Sending:
             try:
                 self._send_next(sender)
             finally:
-                # The call is on its way before `call_soon`, so the server's work overlaps with that
-                # cost.
+                # `call_soon` comes after the send, so the server works meanwhile.
                 if first:
                     self._loop.call_soon(self._end_turn)
 
@@ -112,7 +111,7 @@ class Sending:
         try:
             self._ready = deque()
             for node in self._client.nodes.values():
-                if node.connection.keep():
+                if node.connection.buffer():
                     writers += [node.connection]
             while senders:
                 self._send_next(senders[0])

@@ -1,4 +1,4 @@
-"""The end of a process: it delivers the last releases and settings before the process ends.
+"""The end of a process: it first delivers its last operations, such as releases.
 
 If the server does not confirm some of them in time, a line on stderr names them and the reason.
 
@@ -34,7 +34,6 @@ LONGEST = 5.0
 EXIT_PRIORITY = -100
 
 
-# Clients of this process.
 CLIENTS: WeakSet[Client] = WeakSet()
 # Ids of child processes that already deliver at exit.
 _watched: set[int] = set()

@@ -65,7 +65,7 @@ class Subscriptions:
         """Whether the server that keeps the name notifies this client."""
         node, topology = sender.node, self._client.topology
         if node is None or (topology.several and not (topology.sharded and topology.functions)):
-            return False  # A script does not know which server runs it.
+            return False  # The server of a call cannot tell whether it notifies this client.
         subscriber = self._subscribers.get(node.endpoint)
         return subscriber is not None and subscriber.is_confirmed(sender.key)
 
@@ -78,7 +78,8 @@ class Subscriptions:
         subscriber, topology = self._subscribers.get(server), self._client.topology
         if subscriber is None:
             return
-        if replaced or (topology.several and not (topology.sharded and subscriber.leave_idle())):
+        unsharded = topology.several and not topology.sharded
+        if replaced or unsharded or (topology.sharded and not subscriber.leave_idle()):
             self.drop(server)
         else:
             subscriber.check_alive()
@@ -140,7 +141,7 @@ class Subscriber:
         self._channels: dict[str, bool] = {}
         # The attempts that have ended since the server last confirmed a channel.
         self._attempts = 0
-        # When the first command was sent since the last message, by the loop's clock.
+        # When the first command since the last message was sent, by the loop's clock.
         self._asked: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -208,7 +209,7 @@ class Subscriber:
         connection.send(pack(("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", channel)))
 
     async def _run(self) -> None:
-        """Keep a connection open until it is lost while no session waits."""
+        """Keep a connection open. Return if it is lost while no session waits."""
         while True:
             if self._attempts:
                 await asyncio.sleep(backoff(self._attempts, LONGEST))
@@ -264,7 +265,7 @@ class Subscriber:
 
     def _confirmed(self, channel: str) -> None:
         if self._channels.get(channel, True):
-            # It was confirmed already or left since, or is the client's own beside sharded ones.
+            # It was confirmed before, or is not listed: it was left since, or is the client's own.
             return
         self._attempts, self._channels[channel] = 0, True
         self._subscriptions.poll([channel.rpartition(":")[0]] if self._sharded else self.keys)

@@ -37,7 +37,7 @@ class Topology:
 
     # This user may call functions, may ask for INFO and may use sharded channels, as far as is
     # known. Only a Cluster has sharded channels.
-    functions = informs = True
+    functions = may_ask_info = True
     sharded = False
     # The store has several servers, each with its own names.
     several = False
@@ -209,7 +209,7 @@ async def answer_of(
 ) -> tuple[Endpoint, T]:
     """The first answer, with its server. The error names servers that could not be asked, and why.
 
-    Its cause is a wrong password only if each error is one: the client does not retry that cause.
+    A wrong password is its cause only without other errors: the client does not retry then.
     """
     try:
         return await first_answer(servers, ask)
