@@ -1,6 +1,6 @@
 """The changes that a limiter makes for all that use its name.
 
-They are values, so an object around a queue passes on those that it has nothing to add to.
+Each is a value, so a wrapper such as FallbackQueue can pass it on unread.
 """
 
 from __future__ import annotations

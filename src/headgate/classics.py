@@ -234,8 +234,8 @@ class RateLimiter:
         return f"<RateLimiter: {self._entrance._queue.describe()}>"
 
 
-# Code of this kind makes an instance for every call, so checks are cached (benchmarks,
-# bucket-classic).
+# Code for self-limiters makes an instance for every call, so its checks are cached (bucket-classic
+# in the benchmarks).
 
 
 class SemaphoreTerms(NamedTuple):
@@ -281,7 +281,7 @@ def check_semaphore(
     longest = check_max_sleep(max_sleep, "Semaphore")
     position = check_count(max_position, "Semaphore", "max_position")
     declared = declaration([Concurrency(capacity, lease)])
-    # The first waiter has position 0, so position 3 is that of the fourth.
+    # The last waiter may have `position` others before it.
     most = None if position is None else position + 1
     request = Request({}, sleep_of(longest or None, "Semaphore"), most)
     return SemaphoreTerms(capacity, longest, lease, position, declared, request)

@@ -41,7 +41,7 @@ class Clock:
 
 
 class SystemClock(Clock):
-    """The monotonic clock, read once against the calendar.
+    """The monotonic clock plus a fixed offset to the calendar.
 
     Quotas need a date. A step of the calendar must not move any limit (T6 in docs/promises.md).
     """

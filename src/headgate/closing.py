@@ -69,7 +69,7 @@ class Closing:
         self._cleanup_at = CLEANUP_FROM
 
     def add(self, owner: Owner) -> None:
-        """Close `owner` together with the others."""
+        """Register `owner`: a close shuts it, too."""
         self._owners.append(ref(owner))
         if len(self._owners) > self._cleanup_at:
             self._owners = [each for each in self._owners if each() is not None]
@@ -98,11 +98,11 @@ class Closing:
         for pause in pauses():
             if not self._waits():
                 break
-            if has_lock():  # this thread was interrupted in a call that the acquires wait for
+            if has_lock():  # this code interrupted a call that holds the lock of the acquires
                 raise self._interrupting()
             time.sleep(pause)
-        # `_end` in declaring.py compares, and then assigns. In another thread, it may have assigned
-        # the open queue after the first `_shut`.
+        # `_end` in declaring.py compares, and then assigns. In another thread, it may have replaced
+        # the `Closed` queue after the first `_shut`.
         self._shut()
 
     async def aclose(self, refuse_waiters: bool) -> None:
@@ -226,7 +226,7 @@ def end_task_waits(thread: int) -> None:
 
 
 def _end_wait_in(thread: int, waiter: Any) -> None:
-    if threading.get_ident() == thread:
+    if threading.get_ident() == thread:  # known only inside the loop
         refuse(waiter, exit_error())
 
 

@@ -96,9 +96,9 @@ class Undeclared:
             self._end()
 
     def _complete(self, change: Change) -> Change:
-        """An update carries the own limits that it overrules, unless they were declared already.
+        """An update names this limiter's limits as `former`, unless they are declared already.
 
-        If no acquire has declared limits for the name, a drain assumes the own limits.
+        Before a drain, the queue accepts them if it knows no limits.
         """
         if isinstance(change, Update):
             return Update(change.declared, None if self._begun else self._own)
@@ -119,7 +119,7 @@ class Attached:
         self._owner: ref[Any] = ref(owner)
         self._queue = queue
         self._whole = whole
-        # The limits of the whole limiter, which a key without limits of its own takes over.
+        # The limits of the whole limiter, if the key has taken them over.
         self._of_whole: Declaration | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -152,7 +152,7 @@ class Attached:
 
     def _begin(self, learned: Declaration, request: Request) -> Queue:
         """Use the limits that were learned, and check `request`, which is older than they are."""
-        if self._of_whole is not None:
+        if self._of_whole is not None:  # declare them for the key, which has none
             self._queue.follow(self._of_whole)
         else:
             self._queue.accept(learned, known=True)

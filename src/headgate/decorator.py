@@ -1,7 +1,4 @@
-"""A limiter as a decorator: functions and generators, sync and async.
-
-It chooses the wrapper that fits a function.
-"""
+"""A limiter as a decorator: functions and generators, sync and async."""
 
 from __future__ import annotations
 
@@ -38,8 +35,8 @@ def limited(limiter: Any, function: Callable[P, R]) -> Callable[P, R]:
         (inspect.iscoroutinefunction, limited_coroutine),
         (inspect.isgeneratorfunction, limited_generator),
     )
-    # A plain wrapper around a coroutine function returns its coroutine, so look inside it. A
-    # wrapper that is itself of one of these kinds decides.
+    # A plain wrapper around a coroutine function returns its coroutine. So look inside wrappers
+    # for the first function of one of these kinds.
     body = inspect.unwrap(
         body_of(function), stop=lambda wrapped: any(is_kind(wrapped) for is_kind, _ in kinds)
     )

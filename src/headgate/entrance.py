@@ -4,10 +4,10 @@ Only entering and leaving are here. The subclass gives the request of its blocks
 decides.
 
 A signal handler can raise before the first line of `__exit__`. The limiter then never learns that
-the block has ended, and the process would renew the permit for as long as it lives. So the block
-itself holds its permit. Python loads `__exit__` before it calls `__enter__`, and keeps it until the
-`with` statement ends. The loaded `__exit__` is a `Block`. When an exception drops the block before
-it has given its permit back, the finalizer of the permit gives it back.
+the block has ended, and the process would renew the permit for as long as it lives. So the loaded
+`__exit__` is a `Block` object, which holds the permit. Python loads `__exit__` before it calls
+`__enter__`, and keeps it until the `with` statement ends. When an exception drops the `Block`
+before it has given its permit back, the permit's finalizer does so.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class Entrance:
         )
 
     def _shut(self) -> None:
-        """Refuse all acquires from now on. A second call does nothing."""
         if not isinstance(self._queue, Closed):
             self._queue = cast("Queue", Closed(self._queue))
 
@@ -72,7 +71,7 @@ class Entrance:
         return f"<a block of {title(self._queue.name)}>"
 
     async def __aenter__(self) -> None:
-        # In two steps, CPython 3.11 calls a function from a slot faster (benchmarks, rate-async).
+        # From a local name, CPython 3.11 calls a slot's function faster (benchmarks, rate-async).
         enter = self._queue.enter_task
         if not enter():
             await self._queue.enter_waiting(self._default)
@@ -216,7 +215,7 @@ class EnterLookup:
 
 
 class ExitLookup:
-    """A descriptor: each lookup of `__exit__` returns the end of another block."""
+    """A descriptor: each lookup of `__exit__` returns a new `Block`."""
 
     def __init__(self, leave: Callable[..., None]) -> None:
         self._leave = leave

@@ -60,7 +60,7 @@ class Store(Protocol):
 
 
 class Threads(Protocol):
-    """The ways into a queue that may not answer, for threads."""
+    """How threads acquire from a queue whose server may be away."""
 
     # Raises StoreError in headgate's own thread, which must not wait.
     def check_thread(self) -> None: ...
@@ -72,7 +72,7 @@ class Threads(Protocol):
 
 
 class RemoteQueue(Queue, Issuer, Protocol):
-    """A queue that may not answer."""
+    """A queue whose server may be away."""
 
     key: str  # where it is kept in its store
 

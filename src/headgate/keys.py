@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 @lru_cache(maxsize=1024)
 def encoded(name: str, key: str | None = None) -> str:
-    """`name`, and the key of a keyed limiter, as one text of its own."""
+    """`name` and the key of a keyed limiter as one text, different for each pair."""
     return quote(name, safe="") if key is None else f"{quote(name, safe='')}:{quote(key, safe='')}"
 
 

@@ -49,7 +49,7 @@ class Watch:
     )
 
     def __init__(self, permit: Permit, queue: Queue) -> None:
-        self.lost = False  # whether the lease was lost before the release, as far as is noted
+        self.lost = False  # whether `look` or `note` found the lease lost before the release
         self._permit = permit
         self._name = queue.name
         self._began = monotonic()
@@ -101,7 +101,6 @@ class Watch:
         self.lost = self.lost or self._permit.lost
 
     def end(self) -> None:
-        """The body is over, and the permit goes back."""
         self.pause()
         self.note()
         self._permit.watch = None
@@ -155,7 +154,7 @@ class Watch:
             self._timer = None
 
     def _too_late(self) -> None:
-        """No renewal has come in time, and none that comes now counts."""
+        """No renewal has come in time, so end the lease for good."""
         renew_lease(self._permit, monotonic())
 
     def _error(self) -> LeaseLostError:
@@ -292,8 +291,8 @@ class Watched:
     def leave(self) -> None:
         """Leave the block that this task or thread entered last.
 
-        A task that has entered none may close the generator of another. Then leave the last block
-        of the task or thread that came last.
+        A task may close a generator that another task entered. Then leave the last block of the
+        task or thread that was listed last.
         """
         owner = visitor()
         if owner not in self._inside:

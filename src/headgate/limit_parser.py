@@ -81,7 +81,7 @@ NOUNS = {
     "quota": "a quota",
     "concurrency": "a limit of concurrency",
 }
-WHOLE = {
+WHOLE_HINT = {
     "window": "write a longer period, or a burst",
     "quota": "write a longer period",
     "concurrency": "write a whole number",
@@ -175,8 +175,8 @@ class _Parser:
         draft = _Draft(self.count(), self.unit())
         self.shape(draft)
         self.options(draft)
-        if not isinstance(draft.amount, int) and self.kind in WHOLE:
-            rule = f"{NOUNS[self.kind]} counts whole ones; {WHOLE[self.kind]}"
+        if not isinstance(draft.amount, int) and self.kind in WHOLE_HINT:
+            rule = f"{NOUNS[self.kind]} counts whole ones; {WHOLE_HINT[self.kind]}"
             self.fail(first, f"{first.text!r} is not whole, and {rule}")
         try:
             return draft.limit(self.kind)

@@ -127,11 +127,12 @@ class Limiter(Entrance):
             api = Limiter.attach("api", store="redis://localhost:6379")
             print(api.status())                       # or api.update("200/minute"), async with api
 
-        No I/O: the first use asks the store. It does all that a limiter does, and never declares
-        limits. It checks costs when it knows the limits. A key, `attached["k"]`, has the limits of
-        that key in the store, or else those of the whole. `limits` is () until an acquire has read
-        them. The options are those of `Limiter`. If the store is unreachable before this process
-        has read the limits, on_store_error="open" passes calls, and "local" raises StoreError.
+        No I/O: the first use asks the store. It does all that a limiter does, and declares no
+        limits of its own. It checks costs when it knows the limits. A key, `attached["k"]`, has the
+        limits of that key in the store, or else those of the whole. `limits` is () until an acquire
+        has read them. The options are those of `Limiter`. If the store is unreachable before this
+        process has read the limits, on_store_error="open" passes calls, and "local" raises
+        StoreError.
 
         Each use raises UnknownLimiterError when the store has no limits for the name. `update`,
         `pause`, `resume`, `reset` and `drain` never block, so on Redis they log that as a warning;
@@ -166,19 +167,19 @@ class Limiter(Entrance):
         self._store = with_fallback(store, self.name, declared, mode, options["processes"])
         if retry_for is not None:
             retry_for = check_seconds("Limiter", "retry_for", retry_for, zero=True, least=0.0)
-        listed = Closing(encoded(self.name))
-        CLOSINGS.add(listed)
+        own_closing = Closing(encoded(self.name))
+        CLOSINGS.add(own_closing)
         raises = mode == "raise"
-        request = Request({}, max_sleep, max_waiters, on_wait, retry_for, raises, listed)
+        request = Request({}, max_sleep, max_waiters, on_wait, retry_for, raises, own_closing)
         self._open(declared, request)
-        listed.add(self)
+        own_closing.add(self)
 
     def _open(self, declared: Declaration, request: Request, whole: Queue | None = None) -> None:
         queue: Queue = self._store.queue(encoded(self.name, self.key), declared)
         if self._options["on_lost"] == "cancel" and not isinstance(self._store, MemoryStore):
             queue = Watched(queue)
         # Skip `Undeclared` where it would change nothing: for an attached limiter, and for a key
-        # whose queue has the limits already. A key is mostly used at once.
+        # whose queue has the limits already. A key is mostly used at once, so this saves time.
         direct = self._attached or (
             self.key is not None and queue.declared.program == declared.program
         )
@@ -297,12 +298,12 @@ class Limiter(Entrance):
             api.update("200/minute", Concurrency(10))   # all limits, not only those that change
 
         Never blocks. Waiters queue again, in order, under the new limits. More capacity wakes
-        waiters at once, and less waits for holders. A new rate grants no extra tokens for the time
-        before it. A waiter that asks for more than a limit now holds gets CostExceedsCapacityError.
-        An update overrules all declarations before it, also when a process declares those again.
-        Another update replaces it. So does a declaration of limits that the name has never had.
-        `limiter["k"].update(...)` changes that key alone, and an update of the whole limiter also
-        the keys taken afterwards.
+        waiters at once, and less takes no permit back. A new rate grants no extra tokens for the
+        time before it. A waiter that asks for more than a limit now holds gets
+        CostExceedsCapacityError. An update overrules all declarations before it, also when a
+        process declares those again. Another update replaces it. So does a declaration of limits
+        that the name has never had. `limiter["k"].update(...)` changes that key alone. An update of
+        the whole limiter also changes the keys taken afterwards.
 
         Raises ValueError or TypeError as the constructor does, before anything is sent. An
         unreachable server gets the update when it is back.
@@ -392,10 +393,10 @@ class Limiter(Entrance):
         `refuse_waiters` they raise it, too. All else still works, and other limiters of this name
         go on. A second call waits in the same way. In a coroutine, use `aclose`.
 
-        Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError
-        in a thread whose event loop runs, and in a signal handler or finalizer that has interrupted
-        a waiting acquire. A handler or finalizer that has interrupted another call of a limiter in
-        memory gets a RuntimeError if acquires wait; the limiter is closed nevertheless. Raises
+        Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises
+        RuntimeError, and closes nothing, in a thread whose event loop runs, and in a signal handler
+        or finalizer that interrupted a waiting acquire. If it interrupted another call of a limiter
+        in memory while acquires wait, it gets a RuntimeError, and the limiter is closed. Raises
         TypeError for a key, and for a `refuse_waiters` that is no bool.
         """
         self._default.closing.close(self._check_close("close", refuse_waiters))
@@ -415,7 +416,7 @@ class Limiter(Entrance):
         return flag(f"{self._called()}.{method}", "refuse_waiters", refuse_waiters)
 
     def drain(self, **left: int) -> None:
-        """Lower the remaining budget to the number that the service states, if it is higher:
+        """Lower the remaining budget to the number that the service states; never raise it:
         `api.drain(requests=12)`.
 
         A `Rate` refills from there. A `Window` and a `Quota` count the difference as used now.
@@ -504,8 +505,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
         self._request = request
         self._used = False
         self._running: Coroutine[Any, Any, Permit] | None = None  # once a task runs it
-        # Python swallows a signal handler's exception inside a finalizer, so only an unused acquire
-        # has one.
+        # Only `Unused` has a finalizer: Python swallows a signal handler's exception inside one.
         self.__class__ = Unused
 
     def __await__(self) -> Generator[Any, None, Permit]:

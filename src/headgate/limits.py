@@ -38,11 +38,11 @@ _PERIODS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60),
 class Concurrency:
     """At most `capacity` permits held at once.
 
-    On Redis a permit has a `lease` in seconds. A living process renews it at each third of the
-    lease; the permits of a dead process are free at its end. In memory permits have no lease. In
-    the unit "permits" every acquire takes one permit, at any cost in other units. Any other unit
-    makes the permits weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As text:
-    "5 concurrent".
+    On Redis a permit has a `lease` in seconds. A living process renews it at each third of that
+    time. The permits of a dead process are free when their leases end. In memory permits have no
+    lease. In the unit "permits" every acquire takes one permit, at any cost in other units. Any
+    other unit makes the permits weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As
+    text: "5 concurrent".
 
     All four limits raise ValueError or TypeError for values that they cannot keep.
     """
@@ -106,7 +106,7 @@ class Rate:
 
     @property
     def burst(self) -> int:
-        """The most tokens that can be granted at one instant: `capacity`, filled in."""
+        """The most tokens that can be granted at one instant: `capacity`, never None."""
         return self.capacity or ceil(self.amount)
 
     def __str__(self) -> str:

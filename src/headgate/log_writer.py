@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("headgate")
 MAX_LINES = 4096  # lines that wait for a slow handler; later ones are dropped and counted
 EXIT_TIMEOUT = 2.0  # seconds that the end of the process waits for handlers, in all
 LAST_TIMEOUT = 0.2  # seconds that it still gives them when EXIT_TIMEOUT is over
-REFUSAL_PAUSE = 0.02  # seconds from one refusal of their waits to the next
+REFUSAL_PAUSE = 0.02  # seconds between two attempts to end the waits of handlers
 EXIT_PRIORITY = -1000  # the priority among multiprocessing's finalizers: the others may log
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 def extra(name: str) -> Iterator[None]:
     """Around the imports of packages that `pip install 'headgate[name]'` brings.
 
-    Around a module that has an extra of its own, the error names the outer extra.
+    If the imported module uses `extra`, too, the error names the outer one.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """The result of an acquire: a permit, or a refusal.
 
-This module has the two results of an acquire. The stores grant permits and take them back.
+The stores grant permits and take them back.
 """
 
 from __future__ import annotations
@@ -193,10 +193,9 @@ class Permit:
         The unused part of the acquire's cost goes back to the budget of that unit. Use beyond it is
         charged, as a debt if need be: the next callers wait it out. `actual`: whole numbers from 0,
         for each unit the total. You may call it before or after the release, and again: the last
-        call counts. If a later call lowers the total, a Rate or a Window never gives back more than
-        the difference. It may give back less at first; the rest follows as time passes. In the
-        child of a fork, a permit of the parent charges further use, and gives nothing back: the
-        parent may do so.
+        call counts. If a later call lowers the total, a Rate or a Window gives back at most the
+        difference. Part of it may come back only as time passes. In the child of a fork, a permit
+        of the parent charges further use, and gives nothing back: the parent may do so.
 
         Raises TypeError or ValueError for anything but whole numbers of units that a Rate, Window
         or Quota counts.

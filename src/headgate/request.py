@@ -15,7 +15,7 @@ from headgate.validation import BEYOND, check_max_sleep, exact, microseconds, sh
 if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
-# Arguments of other acquires, and how to write each.
+# Arguments of threading's `acquire`, or of ours in a try: the advice for each.
 MISTAKES = {
     "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire()",
     "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",

@@ -17,7 +17,7 @@ from fractions import Fraction
 
 BEYOND = 2**53  # Lua counts in doubles: from here on neighbouring integers are one number
 MICROSECOND = 1e-6  # the clock's step
-# In seconds. In microseconds, sums of moments stay below BEYOND, too.
+# In seconds. The present moment plus ten years, in microseconds, is below BEYOND.
 TEN_YEARS = 10 * 365 * 86_400
 # In seconds from 1970, both ways. Up to there, a float of seconds distinguishes microseconds.
 FAR = 2**32
@@ -28,8 +28,8 @@ LONGEST_UNIT = 64
 # Arguments of `acquire`.
 RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})
 PARTS = 1_000_000  # of a token, at most: a fractional amount counts in them
-# Buckets below this size count parts of a token: Lua counts them exactly, and ticks stay shorter
-# than periods.
+# Only smaller buckets count parts of a token. So Lua counts the parts exactly, and `smooth` in
+# compile.py finds a tick shorter than the period.
 WHOLE_FROM = 2**21
 # No limit counts these units.
 SINGULARS = {"request": "requests", "permit": "permits"}
@@ -60,8 +60,8 @@ def tokens(call: str, field: str, value: object) -> float:
 def rational(value: float) -> Fraction:
     """The fraction that the user meant by `value`: 2.5 is 5/2, and the float of 1/3 is a third.
 
-    Its denominator is at most `PARTS`. If the nearest such fraction is larger than `value`, also as
-    a float, the result is `value` in millionths, rounded down.
+    Its denominator is at most `PARTS`. If the nearest such fraction is larger, and its float is not
+    `value`, the result is `value` in millionths, rounded down.
     """
     written = Fraction(str(value))
     near = written.limit_denominator(PARTS)
@@ -227,7 +227,7 @@ def exact(text: str) -> str:
 def microseconds(value: float) -> int:
     """Finite seconds as whole microseconds, halves upwards; any time above zero stays at least 1.
 
-    Without the whole seconds the rest is exact, so an instant does not lose its last digit.
+    Whole seconds are counted apart, so the rest is exact: an instant keeps its last digit.
     """
     whole = math.floor(value)
     result = whole * 1_000_000 + math.floor((value - whole) * 1_000_000 + 0.5)
@@ -243,7 +243,7 @@ def show(value: object) -> str:
     """`value` for a message: its repr without addresses, kept short, and safe for any object."""
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
         return f"an int of {value.bit_length()} bits"
-    # The checks show each cost. Here no exception of a signal handler may be swallowed.
+    # `check_cost` shows each cost. The `try` below could swallow a signal handler's exception.
     if type(value) is int:
         return str(value)
     if isinstance(value, str) and "://" in value:  # it may hold a password

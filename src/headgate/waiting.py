@@ -36,8 +36,8 @@ def queued_at(position: int, delay: int) -> Waiting:
 
 def seconds_of(delay: int) -> float | None:
     """A delay in microseconds as `retry_after`."""
-    # 0: only held permits are in the way. The delay until NEVER is NEVER less the present moment:
-    # more than half of NEVER.
+    # 0: no rate needs time, so held permits are in the way. More than half of NEVER: NEVER less the
+    # present moment.
     return delay / 1_000_000 if 0 < delay < NEVER // 2 else None
 
 

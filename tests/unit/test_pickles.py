@@ -61,7 +61,7 @@ def test_a_pickled_limiter_keeps_its_fallback(name: str, processes: int | None) 
 
     other = pickle.loads(pickle.dumps(limiter))
 
-    assert str(store_of(other)._way) == str(store_of(limiter)._way)
+    assert str(store_of(other)._mode) == str(store_of(limiter)._mode)
 
 
 @pytest.mark.parametrize("again", [*COPIES, *PICKLES], ids=range(len(COPIES) + len(PICKLES)))

@@ -19,7 +19,7 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, microseconds, rational, show
 
 SECOND = 1_000_000
-# A full bucket of a steady refill has fewer parts: the costs of 256 full buckets stay within 2^53.
+# A full bucket of a steady refill has fewer parts: a queue for 256 full buckets stays within 2^53.
 LARGEST = 2**45
 
 
@@ -93,7 +93,7 @@ def limit_of(rule: Rule) -> Limit:
 
 
 def rate_of(rule: TokenBucketRule) -> Rate:
-    # `smooth` would have chosen a finer tick for such numbers, so the rate has steps.
+    # A tenth of the tick would fit, and `smooth` would have taken it. So the rate has steps.
     steps = rule.tick > 1 and 10 * rule.size < LARGEST
     initial = None if rule.start == rule.size else rule.start // rule.price
     amount: float = rule.capacity

@@ -49,7 +49,7 @@ class FixedWindowRule:
 
     def ready(self, cost: int, t: int) -> int:
         """The first moment at or after `t` at which `cost` tokens are left (T4)."""
-        # `used` counts in the running window alone. Before that window no call passes.
+        # `used` counts in the window of `start` alone. The gate lets no call pass before that.
         running = self.began(self.start)
         began = max(self.began(t), running)
         spent = began == running and self.used + cost > self.capacity

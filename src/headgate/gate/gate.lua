@@ -58,7 +58,7 @@ function Gate.pass(costs, count)
   return count, fence
 end
 
--- Returns 'grant', t, fence; 'late', t; or 'wait' (the caller joins) or 'full', t, position.
+-- Returns 'grant', t, fence; 'late', t; or 'full' or 'wait' (call Gate.join then), t, position.
 function Gate.acquire(costs, reserve_ahead, max_sleep, max_waiters)
   local now, queued = gate.t, gate.queued
   local t = queued > 0 and NEVER or Gate.ready(costs)

@@ -6,6 +6,7 @@ of the state.
 
 Several limits decide together, all or nothing, in the order of arrival. Time is an argument, in
 integer microseconds. The memory store, the Redis script and the tests' oracle use this logic.
+S1, T4 and so on: see docs/promises.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 
 Units = Mapping[str, int]  # of an acquire by name: {"tokens": 900}
-Costs = tuple[int, ...]  # the same for each rule; 0 leaves a rule untouched
+Costs = tuple[int, ...]  # a number for each rule, in order; 0 leaves it untouched
 ROUNDS = 100  # times that rules may put each other off; only quotas ever do (S9)
 ONE_EACH = {"requests": 1, "permits": 1}  # the units of an acquire that names none
 
@@ -252,7 +253,7 @@ class Gate:
         """When a new caller with the usual costs could pass. NEVER: only a release can say."""
         estimate = self.estimate(self.usual)
         t = max(estimate, self.next_at()) if self.queue else self.ready(self.usual)
-        # A release may come at any time. So the estimate counts, if the rates need time.
+        # NEVER: held permits are in the way. If the rates need time, too, return their estimate.
         return estimate if t >= NEVER and estimate > self.t else t
 
     def next_at(self) -> int:
@@ -280,7 +281,7 @@ class Gate:
                 rule.settle(extras[rule.unit], t, self.t)
 
     def drain(self, now: int, unit: str, limit: int, left: int, since: int) -> None:
-        """Lower the rest of the limits of a unit: the service had `left` at `since` (0: now).
+        """Lower what is left of the limits of `unit`: the service had `left` at `since` (0: now).
 
         If `limit` is not 0, only those with that capacity change.
         """
@@ -342,9 +343,9 @@ class Gate:
         return self.requeue()
 
     def carry_over(self, rule: Rule, old: Rule, t: int) -> None:
-        """Leave `rule` with its capacity minus the usage of `old`, of another kind.
+        """Charge `rule` the usage of `old`, of another kind. At least 0 is left, or the old debt.
 
-        It has at least 0 left, or the old debt.
+        `take` charges the tokens that are there, `settle` the rest.
         """
         left, before = rule.left(t), old.left(t)
         target = max(rule.capacity - old.capacity + before, min(0, before))

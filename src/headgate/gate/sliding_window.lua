@@ -1,7 +1,8 @@
 -- The exact sliding window. Twin: sliding_window.py; the reasons stand there.
 --
 -- The latest entry stays in the state (last, pending) until a later one follows, so that grants of
--- one moment are one write. `first` is the oldest moment in the log; 0: there is none.
+-- one moment are one write. `first` is the oldest moment in the log; 0: there is none. `slot` is the
+-- window's range of the log (setup.lua).
 
 local SlidingWindowRule = { kind = 'window', holds = false, logs = true }
 local STRIDE = 100
@@ -39,7 +40,7 @@ function SlidingWindowRule.refresh(rule, t)
   -- `whole`: the log still has its oldest entry. Otherwise entries were lost.
   if rule.first > 0 and rule.first + rule.per <= t then
     local gone, first, whole = 0, 0, false
-    -- `first` becomes the oldest entry that stays, and 0 if only the one in the state stays.
+    -- `each` ends with `last`, the entry of the state. If only that stays, `first` becomes 0.
     rule:each(function(moment, cost)
       whole = whole or moment == rule.first
       if moment == rule.last or moment + rule.per > t then
@@ -71,9 +72,9 @@ function SlidingWindowRule.freed(rule, need)
   return free + rule.per
 end
 
--- `found` is the moment that `freed` returned for the cost `wanted`. New entries set `wanted` to 0;
--- entries that end leave the moment as it is. Without the two, each call would read the log again
--- for a large cost at the head of the queue.
+-- A cache: `freed` returned the moment `found` for the cost `wanted`. A new entry clears it (0); an
+-- entry that expires does not change the moment. Without it, each call would read the log again for
+-- a large cost at the head of the queue.
 function SlidingWindowRule.ready(rule, cost, t)
   local need = rule.used + cost - rule.capacity
   if need <= 0 then return t end

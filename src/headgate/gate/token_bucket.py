@@ -52,8 +52,8 @@ class TokenBucketRule:
         self.level = self.start
         self.at = 0
         self.taken = 0  # the moment of the last take
-        self.top = 0  # the highest level from which a take began, since the newest mark
-        # Older takes, as (moment, higher level): see `note`.
+        self.top = 0  # the highest level before a take, of those after the newest mark
+        # Of older takes, as (moment, level): see `note`.
         self.marks: list[tuple[int, int]] = []
         self.grain = self.size // MARKS + 1
 
@@ -76,7 +76,7 @@ class TokenBucketRule:
         """
         ticks = (t - self.at) // self.tick
         if ticks > 0:
-            # One statement: a signal handler that raises during a product changes neither.
+            # One statement: if a signal handler raises in a multiplication, neither changes.
             self.level, self.at = self.level + ticks * self.gain, self.at + ticks * self.tick
         if self.level >= self.size:
             self.level = self.size
@@ -96,11 +96,12 @@ class TokenBucketRule:
         self.level -= cost * self.price
 
     def note(self, t: int) -> None:
-        """Remember how full the bucket was before the take at `t`.
+        """Remember how full the bucket was before the take at `t`, for `undo`.
 
-        `undo` needs these levels: tokens that return to an earlier take must not lift the bucket
-        above its size. Marks are kept with falling levels. Small drops (below `grain`) are ignored:
-        then an undo may return too little, never too much.
+        Tokens that return to an earlier take must not lift the bucket above its size. A mark
+        (moment, level) says: no take up to `moment`, after the mark before, began above `level`.
+        Levels fall. Drops below `grain` make no mark: then an undo may return too little, never too
+        much.
         """
         level, marks = self.level, self.marks
         if level > self.top:
@@ -142,7 +143,7 @@ class TokenBucketRule:
         return True
 
     def undo(self, parts: int, t: int) -> None:
-        """Put back `parts` of a take at `t`: fewer if the bucket would have overflowed without it.
+        """Put back `parts` of a take at `t`: fewer if, without it, the bucket would have been full.
 
         Negative `parts` are a further charge. It only lowers levels, so the marks stay upper
         bounds.

@@ -53,12 +53,14 @@ class Askable(Protocol):
 
 
 class FallbackQueue:
-    def __init__(self, queue: RemoteQueue, store: RemoteStore, way: Way, absence: Absence) -> None:
+    def __init__(
+        self, queue: RemoteQueue, store: RemoteStore, mode: Mode, absence: Absence
+    ) -> None:
         self.name = queue.name
         self.enter = self.enter_task = not_at_once
         self._queue = queue
         self._store = store
-        self._way = way
+        self._mode = mode
         self._absence = absence
         self._inside = Inside()
         self.leave = self._inside.leave
@@ -74,12 +76,12 @@ class FallbackQueue:
             self._queue.accept(declared, known)
 
     async def learn(self) -> Declaration:
-        """While the store is unavailable: the known limits, or StoreError if the way needs some."""
+        """While the store is away: the known limits, or StoreError if the mode needs some."""
         try:
             return await self._queue.learn()
         except StoreError as error:
             self._absence.begins(error.with_traceback(None), self._queue.key)
-            self._way.check_known(self.name, self.declared, error)
+            self._mode.check_known(self.name, self.declared, error)
             return self.declared
 
     def learn_sync(self) -> Declaration:
@@ -97,10 +99,10 @@ class FallbackQueue:
         """Raises ValueError for an update to limits that cannot be kept or divided."""
         if isinstance(change, Update):
             self._queue.check(change.declared)
-            self._way.follow(self.name, self.declared, change.declared)
+            self._mode.follow(self.name, self.declared, change.declared)
         # The remaining budget of all processes says nothing about a share.
         elif not isinstance(change, Drain):
-            self._way.change(self.name, self.declared, change)
+            self._mode.change(self.name, self.declared, change)
 
     async def enter_waiting(self, request: Request) -> None:
         self._inside.entered(await self.acquire(request))
@@ -115,7 +117,7 @@ class FallbackQueue:
         return await self._either(request, lambda queue, request: queue.atake(request))
 
     async def _either(self, request: Request, ask: Callable[[Askable, Request], Awaitable[T]]) -> T:
-        """Ask the store, and if it fails, the other way at once, so that callers stay in order."""
+        """Ask the store, and if it fails, its substitute at once, so that callers stay in order."""
         start, failure = monotonic(), None
         if request.on_wait is not None:
             request = telling_once(request, request.on_wait)
@@ -162,15 +164,15 @@ class FallbackQueue:
 
     def _take_without(self, request: Request, error: StoreError) -> Permit | Refusal:
         """Take without the store: this thread is headgate's own, and must not wait for it."""
-        queue = self._way.queue(self.name, self.declared, request.units, error)
+        queue = self._mode.queue(self.name, self.declared, request.units, error)
         return unfenced(queue.take(request), monotonic())
 
     def _without(self, request: Request, failure: StoreError | None) -> Askable:
         self._absence.begins(failure, self._queue.key)
-        return self._way.queue(self.name, self.declared, request.units, self._absence.cause)
+        return self._mode.queue(self.name, self.declared, request.units, self._absence.cause)
 
     def _away(self) -> bool:
-        """Whether not to ask the store. If the limits are unknown, `learn` has just failed."""
+        """Whether the store is away. Without known limits it is, since `learn` has just failed."""
         return self._store.away(self._queue.key) or not self.declared.program
 
     async def astatus(self, own: Declaration | None = None) -> Status:
@@ -180,39 +182,39 @@ class FallbackQueue:
                 return await self._queue.astatus(own)
             except StoreError as error:
                 failure = error.with_traceback(None)
-        return await self._way.queue(self.name, own or self.declared, {}, failure).astatus()
+        return await self._mode.queue(self.name, own or self.declared, {}, failure).astatus()
 
     def status(self, own: Declaration | None = None) -> Status:
         return self._queue.threads.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
-        without = f", at present without it: {self._way}"
+        without = f", at present without it: {self._mode}"
         return f"{self._queue.describe()}{without if self._absence.now or self._away() else ''}"
 
 
 class FallbackStore:
-    def __init__(self, store: RemoteStore, way: Way, name: str) -> None:
+    def __init__(self, store: RemoteStore, mode: Mode, name: str) -> None:
         self._store = store
-        self._way = way
-        known, key = _absences.setdefault(store, {}), (name, f"{way}")
+        self._mode = mode
+        known, key = _absences.setdefault(store, {}), (name, f"{mode}")
         if key not in known and len(known) >= MOST:
             known.clear()
-        self._absence = known.setdefault(key, Absence(f"Limiter {name!r}", f"{store}", f"{way}"))
+        self._absence = known.setdefault(key, Absence(f"Limiter {name!r}", f"{store}", f"{mode}"))
 
     def queue(self, name: str, declared: Declaration) -> FallbackQueue:
         return FallbackQueue(
-            self._store.queue(name, declared), self._store, self._way, self._absence
+            self._store.queue(name, declared), self._store, self._mode, self._absence
         )
 
 
 class Absence:
     """Whether a limiter works without its store, and why. It logs the beginning and the end."""
 
-    def __init__(self, limiter: str, store: str, way: str) -> None:
+    def __init__(self, limiter: str, store: str, mode: str) -> None:
         self.now = False
         self.cause: StoreError | None = None
         self._key = ""  # that failed
-        self._words = limiter, store, way
+        self._words = limiter, store, mode
         self._last = 0.0
         self._told = threading.Lock()  # locked from the first message to the second
 
@@ -237,7 +239,7 @@ _absences: WeakKeyDictionary[RemoteStore, dict[tuple[str, str], Absence]] = Weak
 MOST = 1024  # of them that are remembered in each store
 
 
-class Way:
+class Mode:
     """The substitute for a store. This one limits nothing. Log lines have its `str()`."""
 
     def check(self, name: str, declared: Declaration) -> None:
@@ -304,7 +306,7 @@ class OpenQueue:
         """Nothing is counted."""
 
 
-class Local(Way):
+class Local(Mode):
     def __init__(self, store: MemoryStore, processes: int) -> None:
         self._store = store
         self._processes = processes
@@ -321,7 +323,7 @@ class Local(Way):
             ) from cause
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        # An earlier update would overrule a declaration. So the share is updated, too.
+        # Update the share, too: a declaration would lose against an earlier update of it.
         share = known = self._share(name, declared)
         with suppress(ValueError):  # other processes have declared limits that cannot be divided
             known = self._share(name, former)
@@ -387,12 +389,12 @@ def with_fallback(
         return store
     remote = cast("RemoteStore", store)
     # Only "local" has `processes`.
-    way = (
-        Way() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
+    mode = (
+        Mode() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
     )
     if declared.program:
-        way.check(encoded(name), declared)
-    return FallbackStore(remote, way, name)
+        mode.check(encoded(name), declared)
+    return FallbackStore(remote, mode, name)
 
 
 def reason_of(cause: StoreError | None) -> Reason:

@@ -14,7 +14,7 @@ from headgate.keys import title
 from headgate.log_writer import log
 from headgate.validation import plain
 
-# Microseconds after which the same declaration counts as a change of mind, as in prelude.lua.
+# Microseconds for which others cannot declare replaced limits again. Twin: HOLD in prelude.lua.
 HOLD = 60_000_000
 REMEMBERED = 8  # of the texts of one name
 MOST_TOLD = 1024  # logged lines that are remembered
@@ -34,6 +34,7 @@ class Declarations:
         self.overruling = ""
 
     def update(self, program: str) -> None:
+        """An update that this one replaces becomes a former text, if it is new."""
         if self.overruling not in ("", program, self.last) and self.overruling not in self._former:
             self._replaced(self.overruling, True)
         self.overruling = program
@@ -59,7 +60,7 @@ class Declarations:
         """
         former = {each: was for each, was in self._former.items() if each not in (program, back)}
         former[program] = updated
-        # Forget updates first: the program does not declare limits that it has only updated to.
+        # Forget updates first: the user's code declares no limits that it has only updated to.
         if len(former) > REMEMBERED:
             updates = (each for each, only_updated in former.items() if only_updated)
             del former[next(updates, next(iter(former)))]

@@ -85,7 +85,7 @@ class Loops:
 
 
 async def begin_in_order(starting: deque[object], marker: object = None) -> None:
-    """Wait until earlier granted tasks have run: those before `marker`, or all in `starting`."""
+    """Wait until granted tasks in `starting` have run: those before `marker` (ours), or all."""
     try:
         last = marker if marker is not None else starting[-1]
     except IndexError:  # another thread's task was the last, and runs now

@@ -1,6 +1,6 @@
 """The choice of a store from the user's argument. redis-py is imported only for a Redis store.
 
-It also registers the delivery at the end of the interpreter.
+It also registers the last delivery of releases and changes, at the interpreter's end.
 """
 
 from __future__ import annotations

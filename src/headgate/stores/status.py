@@ -62,7 +62,7 @@ class Status:
 
 
 def unused(name: str, declared: Declaration, paused: int = 0) -> Status:
-    """The status of a name whose limits no process has declared: as if `declared` were."""
+    """The status of a name without declared limits: that of a new limiter with `declared`."""
     gate = Gate(declared.rules(), 0)
     if paused:
         gate.pause(0, paused)

@@ -120,11 +120,10 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
 
 
 def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota) -> None:
-    """Check, for each call, the worst of the intervals that end with it.
+    """Check, for each call, the worst of the intervals that end with it: it begins at `first`.
 
-    Once the units since `first` have all come back, an interval that begins later is at least as
-    strict, for later calls too. So `first` only moves forward. A limit with steps needs each later
-    begin as well: a step may fall anywhere.
+    When all units since `first` have come back, a later begin is at least as strict, for later
+    calls too. A step may fall anywhere, so a limit with steps needs each later begin as well.
     """
     moments = [microseconds(call.begin) for call in calls]
     sums = [0, *accumulate(_cost_in(call, limit) for call in calls)]

@@ -139,7 +139,8 @@ class Acquires:
         try:
             if not self._join(waiter):
                 await self._sleep(waiter)
-            elif self._state.waiting.starting:  # a marker puts it behind the tasks that start
+            elif self._state.waiting.starting:
+                # It gets a marker, behind those of tasks that have not run yet.
                 self._lock.run(self._state.waiting.wake_granted, waiter)
             await self._begin(waiter)
             return finish(waiter)
@@ -165,7 +166,7 @@ class Acquires:
     def _sleep_sync(self, waiter: ThreadWaiter) -> None:
         needs_release = self._needs_release(waiter)
         check_blocking(self._lock, self._loop_check, needs_release)
-        closing, entry = waiter.request.closing, ref(waiter)
+        closing, entry = waiter.request.closing, ref(waiter)  # see `Closing`
         try:
             begin_wait(waiter)
             closing.begin(entry)

@@ -42,8 +42,8 @@ def build_locked_enter(
 ) -> Enter:
     """One decision under the lock.
 
-    An exception may come wherever Python runs a signal handler. So each stage is set before the
-    call that it stands for.
+    An exception may come wherever Python runs a signal handler. `stage` says what `except` then has
+    to undo.
     """
     gate, holders = waiters.gate, waiters.holders
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
@@ -138,7 +138,7 @@ def build_pooled_wait(
     """Wait among the local waiters, if no caller waits in the gate's queue."""
     pool, append, starting = waiters.holders.pool, waiters.local.futures.append, waiters.starting
     gate, rules = waiters.gate, waiters.gate.rules
-    # The check below asks only this limit. It has room if all limits that a block touches have it.
+    # The check below asks only this limit. If it has no room, a block waits in any case.
     slots = cast(ConcurrencyRule, gate.single[0][0])
 
     async def enter_waiting(request: Request) -> None:
@@ -149,12 +149,12 @@ def build_pooled_wait(
             raise no_loop()
         # Most waiters need no more than a future (benchmarks, concurrency-tasks).
         future: Future[Any] = Future()
-        closing, entry = request.closing, ref(future)
+        closing, entry = request.closing, ref(future)  # see `Closing`
         try:
             try:
                 closing.begin(entry)
                 append(future)
-                # The queue decides whether there is a wait.
+                # If there may be room, the queue decides.
                 if pool or slots.used < slots.capacity or gate.rules is not rules:
                     queue.advance()
                 result = await future
@@ -200,7 +200,7 @@ def build_pooled_leave(queue: Acquires, waiters: WaitQueue, lock: Lock) -> Calla
                 first = futures[0]
                 if first.get_loop() is not here:
                     return False
-                future = futures[0]  # an interrupt right after popleft() loses its result
+                future = futures[0]  # for `except`: an interrupt after popleft() loses its result
                 future = popleft()
                 if future is not first and future.get_loop() is not here:
                     futures.appendleft(future)  # another thread was faster
@@ -213,7 +213,7 @@ def build_pooled_leave(queue: Acquires, waiters: WaitQueue, lock: Lock) -> Calla
         except IndexError:  # another thread was faster
             return False
         except BaseException:
-            if future is not None:
+            if future is not None:  # its task waits again, and the queue decides
                 futures.appendleft(future)
                 waiters.forget_marker(marker)
                 append(None)

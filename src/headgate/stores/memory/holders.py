@@ -1,7 +1,6 @@
-"""The held permits of one queue. Their count survives every change of limits.
+"""The held permits of one queue. They count under all later limits (S1 in docs/promises.md).
 
-A holder of a permit of former limits holds it under the limits that follow (S1). All of it runs
-under the queue's lock.
+All methods run under the queue's lock. The fast path uses `inside` and `pool` without it.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ A = TypeVar("A")
 class Holders:
     """The permits that are held, and the pool of those that were released and still count as held.
 
-    Permits for particular units are counted here by their units, besides the gate. All others have
-    one of each unit. If no limit counts those, `inside` does, and a leaving caller pops it without
-    the lock.
+    A usual permit has one of each unit. If no limit counts usual permits, `inside` does. `_units`
+    counts all others by their units, besides the gate.
     """
 
     __slots__ = ("_gate", "_uncounted", "_units", "counted", "inside", "pool")
@@ -31,9 +29,9 @@ class Holders:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._units: Counter[frozenset[tuple[str, int]]] = Counter()
-        # From `uncount` to `count_again`: the number of those with one of each unit.
+        # The number of usual permits, from `uncount` to `count_again`. None: they are counted.
         self._uncounted: int | None = 0
-        self.counted = False  # whether a limit counts the permits that have one of each unit
+        self.counted = False  # whether a limit counts the usual permits
         self.inside: list[None] = []
         self.pool: list[None] = []  # a caller takes one and asks no gate: see fast_path.py
         self.count_again()
@@ -81,7 +79,8 @@ class Holders:
             self.remove(units)
         gate, holding = self._gate, self._gate.holding
         if not units and len(holding) == 1:  # a single step needs no `all_or_nothing`
-            holding[0].give(gate.usual[gate.slots[0][0]], 0)
+            index = gate.slots[0][0]
+            holding[0].give(gate.usual[index], 0)  # a ConcurrencyRule ignores the time
         else:
             self.all_or_nothing(gate.release, units)
 
@@ -98,8 +97,8 @@ class Holders:
                 raise
 
     def uncount(self) -> int:
-        """Stop counting the permits that have one of each unit, and return their number."""
-        # Each limit that counts them has the same number.
+        """Stop counting the usual permits, and return their number."""
+        # Their cost is 1 or 0. Each limit where it is 1 gives the same number.
         self._uncounted = max(
             (slots.used - others for slots, cost, others in self._counted() if cost), default=0
         )
@@ -140,7 +139,7 @@ class Holders:
         return [costs[index] for index, _ in self._gate.slots]
 
     def _counted(self) -> zip[tuple[ConcurrencyRule, int, int]]:
-        """Each concurrency limit, its cost of a usual permit, and its sum of the others."""
+        """Each concurrency limit, its cost of a usual permit, and the total cost of the others."""
         sums = [0] * len(self._gate.slots)
         for its, number in self._units.items():
             costs = self._slot_costs(dict(its))

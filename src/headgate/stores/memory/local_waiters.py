@@ -22,7 +22,7 @@ class LocalWaiters:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        # Grows with each fork or restart. A permit of an earlier epoch returns nothing.
+        # Grows with each fork or restart. To release a permit of an earlier epoch changes nothing.
         self.epoch = 0
         self.futures: Futures = deque()
         self._migrating: Futures = deque()  # on their way to the gate's queue

@@ -1,4 +1,4 @@
-"""The lock of a memory queue. Interrupting code can neither break the state nor wait for it.
+"""The lock of a memory queue. Code that interrupts its holder cannot break the state or deadlock.
 
 Signal handlers, finalizers and asynchronous exceptions run in the thread that has the lock, between
 two steps of locked code.
@@ -7,7 +7,7 @@ two steps of locked code.
   until the lock is released. A call that has to answer raises `Reentered`.
 - They may raise. Python runs them only when a function begins, after a call of a C function, and
   when a loop turns. It also runs them in products and quotients of large integers. Locked code is
-  written in steps that take effect whole or not at all. `repair` restores the order between them.
+  written in steps that take effect whole or not at all. `repair` makes the state consistent.
 
 One lock serves all queues of the process. With two locks, two threads could wait for each other:
 each inside one queue, each calling the other's from a finalizer.
@@ -96,15 +96,15 @@ class Lock:
         return result
 
     def wait(self) -> None:
-        """Acquire the lock, which another thread has. See `forget_all`."""
+        """Acquire the lock from another thread. After a fork, a new attempt finds the new lock."""
         while not self.acquire(True, CHECK_AGAIN):
             pass
 
     def fork(self, disown: Callable[[], None]) -> None:
         """In the child of a fork: run `disown`.
 
-        A step that this thread is in finishes first. A step of another thread never ends in the
-        child: then `disown` runs before all deferred calls.
+        If another thread was inside, its step never ends here: `disown` runs before all deferred
+        calls. Otherwise it runs last, also after a step of this thread.
         """
         if self.state and not self.is_held_here():
             self.state = FREE
@@ -117,8 +117,8 @@ class Lock:
     def run_or_defer(self, act: Callable[[], None]) -> None:
         """Have `act` run under the lock, now or by the thread that has it. Never blocks.
 
-        `act` is written in Python, not in C: no signal handler runs when it returns. It takes
-        effect with its last step. Until then it runs again after an exception.
+        `act` must be a Python function: no signal handler runs when it returns. It must take effect
+        in its last step: after an exception before that, it runs again.
         """
         self.deferred.append((self, act))
         try:
@@ -132,7 +132,7 @@ class Lock:
     def run_all_deferred(self, attempts: int = ATTEMPTS) -> None:
         """Run the deferred calls of all queues, and raise an exception that comes meanwhile.
 
-        One that comes before the first line of this method leaves them to the next caller.
+        If it comes before the first line of this method, the next caller runs them.
         """
         lock: Lock | None = self
         try:
@@ -194,7 +194,7 @@ class Lock:
 def has_lock() -> bool:
     """Whether this thread has the shared lock.
 
-    Outside this module the caller has then interrupted locked code.
+    If so, a caller outside this module has interrupted locked code.
     """
     # threading.Condition asks in the same way.
     return bool(GUARD._is_owned())  # type: ignore[attr-defined]
@@ -204,7 +204,7 @@ def forget_all() -> None:
     """In the child of a fork: take the lock from the threads of the parent.
 
     A signal handler may have forked in the middle of locked code. That code goes on in the child,
-    so this thread keeps the lock. Or the handler interrupted `wait`, which then gets the lock.
+    so this thread keeps the lock. If the handler interrupted `wait`, that finds a free lock.
     """
     if has_lock():
         # threading.Condition and the standard library's own locks do the same.

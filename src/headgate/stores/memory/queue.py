@@ -81,6 +81,7 @@ class MemoryQueue(Acquires):
             self.leave = build_uncounted_leave(self, waiting.holders.inside)
         self.enter_waiting = build_pooled_wait(self, waiting) if pools else self.enter_queue
         waiting.pooling, self.enter = pools, enter
+        # The first task notes its loop.
         self.enter_task = enter if self._loop_check.knows() else self._loop_check.enter
 
     # The limits -----------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ class MemoryQueue(Acquires):
             self._lock.run_or_defer(lambda: self._state.declare(declared))
 
     def accept(self, declared: Declaration, known: bool) -> None:
-        """Go by these limits, if no acquire has declared any."""
+        """Go by these limits, if no acquire has declared any. `known` is for other stores."""
         if self._state.undeclared and declared.program != self.declared.program:
             self._lock.run_or_defer(lambda: self._state.assume(declared))
 

@@ -84,8 +84,8 @@ class QueueState:
     def may_pool(self) -> bool:
         """Whether a released permit may stay in the pool.
 
-        It may not while more are held than the limits now allow (S1), nor in a pause, nor in a
-        child whose parent held permits.
+        Only under concurrency limits alone (`timeless`). Not while more are held than they now
+        allow (S1), nor in a pause, nor in a child whose parent held permits.
         """
         fits = all(rule.used <= rule.capacity for rule in self._gate.holding)
         return self.waiting.declared.timeless and fits and not (self.closed() or self._parent_holds)
@@ -95,7 +95,7 @@ class QueueState:
             self._rebuild()
 
     def _replace_rules(self) -> None:
-        """Fast-path functions built before compare the tuple by identity, and then decline."""
+        """Make the present fast-path functions decline: they compare the tuple by identity."""
         self._gate.rules = (*self._gate.rules,)
 
     def prepare(self, declares: bool = True) -> None:
@@ -145,7 +145,7 @@ class QueueState:
         gate = self._gate
         decision = gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
         permit = self._permit(request, decision if isinstance(decision, Grant) else None)
-        # `or` would call `Permit.__bool__` while only the stack holds the permit.
+        # `or` would call `Permit.__bool__`. An exception there would lose the permit.
         return Refusal(seconds_of(decision.t - gate.t)) if permit is None else permit
 
     def _permit(self, request: Request, grant: Grant | None) -> Permit | None:
@@ -246,7 +246,7 @@ class QueueState:
         self._rebuild()
 
     def status(self, own: Declaration | None) -> Status:
-        """`own`: the limits whose status this is if no acquire has declared any."""
+        """`own`: the limits to report if no acquire has declared any."""
         self.waiting.advance()
         self._gate.clamp(self._clock.now())
         if self.undeclared and not self._drained and own is not None:

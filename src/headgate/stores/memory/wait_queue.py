@@ -107,7 +107,7 @@ class WaitQueue:
         return decision
 
     def _note_grant(self, waiter: Waiter, grant: Grant) -> None:
-        # The gate says it, because `declared` lags behind an update that an exception interrupts.
+        # Not `declared.holds`: `declared` lags behind an update that an exception interrupts.
         waiter.holds = bool(self.gate.holding)
         if waiter.holds:
             self.holders.add(waiter.request.units)
@@ -158,7 +158,7 @@ class WaitQueue:
         self._drop_closed()
         self.holders.empty_pool()
         if not self.pooling:
-            self._resume_pooling()  # no more may be held now than the limits allow
+            self._resume_pooling()  # the held permits may fit the limits by now
         queue = self.gate.queue
         while queue:
             waiter = cast(Waiter, next(iter(queue)))
@@ -216,7 +216,7 @@ class WaitQueue:
     # Releasing ------------------------------------------------------------------------------------
 
     def release(self, permit: Permit) -> None:
-        if permit.held and permit.key == self.local.epoch:
+        if permit.held and permit.key == self.local.epoch:  # `key` is the epoch of its grant
             self.advance_later()
             self.holders.give_back(permit.units)
         permit.held = False

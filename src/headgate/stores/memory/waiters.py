@@ -119,10 +119,10 @@ class MigratedWaiter(TaskWaiter):
     seen = False
 
     def wake(self) -> bool:
-        if not hasattr(self, "future"):  # it was woken with its grant
+        if not hasattr(self, "future"):  # dropped below: the task has its grant
             return True
         woken = super().wake()
-        # Drop the future: the collector can then free the task, if its loop is dropped now.
+        # `migrated` keeps this waiter. Its future would keep the task, even of a dropped loop.
         if self.grant is not None and not self.seen:
             del self.future
         return woken
