@@ -23,7 +23,7 @@ from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.local_handoff import SOON
 from headgate.stores.redis.session.polls import HEARTBEAT, MARGIN
 from headgate.stores.redis.session.session import Session
-from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, SCHEDULED
+from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, MOST, SCHEDULED
 from headgate.stores.redis.transport.connection import SILENCE
 
 LEASE = 30
@@ -451,3 +451,31 @@ def test_a_session_whose_callers_ended_with_their_loop_is_idle_when_the_server_k
     talk.done("done 1 1 0")
 
     assert talk.session.idle
+
+
+# More waiters than one call can name --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", ["stale", "lapsed"])
+def test_a_call_that_changed_nothing_keeps_its_settlement_while_the_session_leaves(
+    verdict: str,
+) -> None:
+    """L1: a server goes away with a settlement in flight, and more callers wait than one call can
+    cancel. When it is back, it does not carry out the call with the settlement.
+    """
+    talk = Talk()
+    for first in range(0, MOST + 1, MOST):
+        count = min(MOST, MOST + 1 - first)
+        for _ in range(count):
+            talk.acquire()
+        talk.call()
+        talk.done(f"wait {count} 0 {first}")
+    talk.session.traffic.run([Settle(SERVER, "requests=1")])
+    talk.call()
+    talk.session.failed(StoreError("it is away"), talk.now)
+    talk.session.traffic.schedule()
+    talk.call()
+
+    talk.reply(f"stale {OTHER.program}" if verdict == "stale" else verdict)
+
+    assert "settle" in [operation.verb for operation in talk.session.traffic.operations]

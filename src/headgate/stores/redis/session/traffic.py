@@ -6,7 +6,7 @@ from collections import OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.stores.redis.protocol.operations import Cancel
+from headgate.stores.redis.protocol.operations import Cancel, Leave
 from headgate.stores.redis.session.reservations import Reservations
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ class Traffic:
         for pending in acquires:
             self.waiting.pop(pending.number, None)
         self.acquires[:0] = acquires
-        if not self.leaving:  # `NextCall` makes `Leave` anew
-            self.operations[:0] = operations
+        # `NextCall` makes a `Leave` anew.
+        self.operations[:0] = [each for each in operations if not isinstance(each, Leave)]
 
     def put_off(self) -> None:
         """Send the next call again: an exception came before it was made or written."""
