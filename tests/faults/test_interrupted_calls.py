@@ -115,7 +115,7 @@ class Server:
         self.outcome = "its calls are kept for ever"
         self.connection = self
 
-    def keep(self) -> bool:
+    def buffer(self) -> bool:
         return True
 
     def write(self) -> None:
