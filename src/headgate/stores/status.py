@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Gate
+from headgate.stores.status_text import Use, as_html, as_text, outlook
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
@@ -43,6 +44,8 @@ class Status:
     `retry_after` is the number of seconds until an acquire that comes now could pass, if permits
     are free then. It is 0.0 when it could pass at once, and None when only a release can say.
     `paused` is for how many seconds more the limiter is paused; 0.0: it is not.
+
+    `print(status)` shows a few lines of ASCII with a bar for each limit, and a notebook a table.
     """
 
     name: str
@@ -59,6 +62,16 @@ class Status:
         )
         line = f"{limits or 'no limits declared yet'}, {self.waiting} waiting"
         return f"{line}, paused for {self.paused:.3g} s" if self.paused else line
+
+    def __str__(self) -> str:
+        return as_text(self.name, *self._parts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.name, *self._parts())
+
+    def _parts(self) -> tuple[list[Use], list[str]]:
+        uses = [Use(limit.kind, limit.unit, limit.used, limit.capacity) for limit in self.limits]
+        return uses, outlook(self.waiting, self.retry_after, self.paused)
 
 
 def unused(name: str, declared: Declaration, paused: int = 0) -> Status:
