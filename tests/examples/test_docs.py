@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import re
 import runpy
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,8 @@ BESIDE = {
 PROGRAM = re.compile(r"# (\w+\.py)\n")  # how a block begins that is a program of its own
 # Before a block whose second run takes the branches that the first did not.
 TWICE = "<!-- run twice -->"
+# After a block: the indented lines that it prints.
+PRINTS = re.compile(r"\n<!-- prints -->\n\n((?:    .*\n)+)")
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -75,7 +78,9 @@ def python_blocks() -> list[Any]:
         for match in found:
             line = text.count("\n", 0, match.start()) + 1
             times = 2 if text[: match.start()].endswith(f"{TWICE}\n\n") else 1
-            blocks.append(pytest.param(match[2], times, id=f"{title(path)}:{line}"))
+            shown = PRINTS.match(text, match.end() + 1)
+            prints = textwrap.dedent(shown[1]) if shown else None
+            blocks.append(pytest.param(match[2], times, prints, id=f"{title(path)}:{line}"))
     return blocks
 
 
@@ -112,10 +117,15 @@ def work() -> None:
 # Blocks that run
 
 
-@pytest.mark.parametrize(("source", "times"), python_blocks())
+@pytest.mark.parametrize(("source", "times", "prints"), python_blocks())
 async def test_every_block_of_python_runs(
-    source: str, times: int, monkeypatch: pytest.MonkeyPatch
+    source: str,
+    times: int,
+    prints: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A block prints the lines that the page shows below it, if there are any."""
     monkeypatch.setattr(headgate.stores.registry, "MEMORY", MemoryStore())
     monkeypatch.setattr(
         headgate.stores.registry, "_by_url", {}
@@ -127,6 +137,8 @@ async def test_every_block_of_python_runs(
         running = eval(code, names)
         if inspect.iscoroutine(running):
             await running
+    if prints is not None:
+        assert capsys.readouterr().out == prints
 
 
 def test_only_python_and_its_diffs_stand_in_fenced_blocks() -> None:
