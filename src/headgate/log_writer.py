@@ -13,10 +13,12 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headgate.closing import end_task_waits
 from headgate.forks import end_waits
@@ -24,6 +26,7 @@ from headgate.threads import begin
 
 LOGGER = logging.getLogger("headgate")
 MAX_LINES = 4096  # lines that wait for a slow handler; later ones are dropped and counted
+INTERVAL = 60.0  # seconds between two lines of one kind and name
 EXIT_TIMEOUT = 2.0  # seconds that the end of the process waits for handlers, in all
 LAST_TIMEOUT = 0.2  # seconds that it still gives them when EXIT_TIMEOUT is over
 REFUSAL_PAUSE = 0.02  # seconds between two attempts to end the waits of handlers
@@ -35,6 +38,20 @@ class Line(NamedTuple):
     message: str
     arguments: tuple[object, ...]
     error: BaseException | None
+    extra: dict[str, str] | None = None  # attributes of the record
+
+    def run(self) -> None:
+        LOGGER.log(self.level, self.message, *self.arguments, exc_info=self.error, extra=self.extra)
+
+
+class Call(NamedTuple):
+    """A call of the user's code that is no logging handler."""
+
+    function: Callable[[Any], object]
+    argument: Any
+
+    def run(self) -> None:
+        self.function(self.argument)
 
 
 class Writer:
@@ -42,13 +59,13 @@ class Writer:
 
     def __init__(self) -> None:
         # A queue among the lines comes from `flush`: the thread answers it when it gets there.
-        self._lines: SimpleQueue[Line | SimpleQueue[None]] = SimpleQueue()
+        self._lines: SimpleQueue[Line | Call | SimpleQueue[None]] = SimpleQueue()
         self._thread_lock = threading.Lock()  # locked while the thread runs
         self._thread = 0
         self._dropped = 0
         self._exit_by: float | None = None  # the end of EXIT_TIMEOUT, once the process ends
 
-    def put(self, line: Line) -> None:
+    def put(self, line: Line | Call) -> None:
         """Queue `line`.
 
         Waits for no lock, so a signal handler and a finalizer may call it at any moment.
@@ -112,38 +129,66 @@ class Writer:
             while True:
                 self._write(self._lines.get())
 
-    def _write(self, line: Line | SimpleQueue[None]) -> None:
-        if not isinstance(line, Line):
+    def _write(self, line: Line | Call | SimpleQueue[None]) -> None:
+        if isinstance(line, SimpleQueue):
             line.put(None)
             return
         self._hand_over(line)
         dropped, self._dropped = self._dropped, 0
         if dropped:
             message = (
-                "%d log lines of headgate were dropped: a logging handler was too slow for them."
+                "%d log lines or events of headgate were dropped: a handler or a hook was too slow."
             )
             self._hand_over(Line(logging.WARNING, message, (dropped,), None))
 
-    def _hand_over(self, line: Line) -> None:
+    def _hand_over(self, line: Line | Call) -> None:
         try:
-            LOGGER.log(line.level, line.message, *line.arguments, exc_info=line.error)
-        except BaseException:  # raised by a handler; the next line must be written all the same
+            line.run()
+        except BaseException:  # of the user's code; the next line must be written all the same
             if logging.raiseExceptions and sys.stderr is not None:
                 traceback.print_exc()
 
 
 _writer = Writer()
+_logged: dict[tuple[str, str], float] = {}  # when each kind and name was logged last
 
 
-def log(level: int, message: str, *arguments: object, error: BaseException | None = None) -> None:
+def log(
+    level: int,
+    message: str,
+    *arguments: object,
+    error: BaseException | None = None,
+    kind: str = "",
+    name: str = "",
+) -> None:
     """Log `message % arguments` with the logger "headgate", and `error` with its traceback.
 
-    Never blocks, runs no handler, and may be called anywhere: in a signal handler, a finalizer, any
-    thread and any event loop.
+    A line with a `kind` is logged at most once in INTERVAL for each kind and `name`. Its record has
+    both, as `headgate_event` and `headgate_limiter`. Never blocks, runs no handler, and may be
+    called anywhere: in a signal handler, a finalizer, any thread and any event loop.
     """
     # isEnabledFor would take logging's lock, which a thread that configures handlers may hold.
-    if level >= LOGGER.getEffectiveLevel() and not LOGGER.disabled:
-        _writer.put(Line(level, message, arguments, error))
+    if level < LOGGER.getEffectiveLevel() or LOGGER.disabled:
+        return
+    extra = None
+    if kind:
+        now, what = monotonic(), (kind, name)
+        if now - _logged.get(what, -inf) < INTERVAL:
+            return
+        if len(_logged) >= MAX_LINES:
+            _logged.clear()
+        _logged[what] = now
+        extra = {"headgate_event": kind, "headgate_limiter": name}
+    _writer.put(Line(level, message, arguments, error, extra))
+
+
+def run_soon(function: Callable[[Any], object], argument: Any) -> None:
+    """Call `function(argument)` in the thread that writes log lines, behind the earlier lines.
+
+    As `log`, it never blocks, and may be called anywhere. An exception of the function goes to
+    stderr.
+    """
+    _writer.put(Call(function, argument))
 
 
 def flush(timeout: float = EXIT_TIMEOUT) -> bool:

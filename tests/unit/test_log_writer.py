@@ -89,7 +89,7 @@ def test_a_hanging_handler_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPa
         for _ in range(10):
             log_writer.log(logging.WARNING, LINE)
         go_on.set()
-    dropped = "7 log lines of headgate were dropped: a logging handler was too slow for them."
+    dropped = "7 log lines or events of headgate were dropped: a handler or a hook was too slow."
     assert messages == ["first", dropped, LINE, LINE, LINE]
 
 
