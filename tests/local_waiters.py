@@ -91,5 +91,5 @@ def do_nothing(limiter: Limiter) -> None:
 def replace_lock(limiter: Limiter, lock: Any) -> None:
     """Make `lock` the lock of the limiter's queue from now on."""
     queue = queue_of(limiter)
-    queue._lock = waiters_of(limiter)._lock = Lock(queue.name, queue._repair, lock)
+    queue._lock = waiters_of(limiter)._lock = Lock(queue.name, queue._state.repair, lock)
     queue._build_fast_path()

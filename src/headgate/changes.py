@@ -23,11 +23,13 @@ class Update(Change):
     declared: Declaration
     # This limiter's own limits, if it has not declared them yet. The update overrules them.
     former: Declaration | None = None
+    reason: str = "update"  # or "adopted": a service's answer stated them
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Change):
     time: int  # microseconds
+    reason: str = "caller"  # or "server": a service's answer asked for it
 
 
 @dataclass(frozen=True, slots=True)

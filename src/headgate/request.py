@@ -69,6 +69,12 @@ class Request:
         self.plain = not units and max_sleep is None and max_waiters is None and on_wait is None
 
 
+class Try(Request):
+    """The acquire of a `try_acquire`."""
+
+    __slots__ = ()
+
+
 def cost_text(units: Units) -> str:
     return ",".join(f"{unit}={units[unit]}" for unit in sorted(units)) or NOTHING
 

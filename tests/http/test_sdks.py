@@ -19,6 +19,7 @@ import headgate.http.openai
 from examples.services.budgets import Rules
 from examples.services.models import Models
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Status, Window
+from headgate.http import feedback
 from headgate.http.openai import Estimates, limit
 from tests.http.sdks import COROUTINES, ERRORS, KINDS, LIMITS, Speaker, client_of, question
 from tests.world import at_rest, held, long, soon, waiting
@@ -214,7 +215,13 @@ async def test_a_spent_account_pauses_nothing(
     The caller gets the error as it came.
     """
     pauses: list[float] = []
-    monkeypatch.setattr(Limiter, "pause", lambda limiter, seconds: pauses.append(seconds))
+    monkeypatch.setattr(
+        feedback,
+        "note_action",
+        lambda *acted: acted[3] == "pause" and pauses.append(acted[2].retry_after),
+            action == "pause" and pauses.append(answer.retry_after)
+        ),
+    )
     service.moods = [mood] * 3
 
     with pytest.raises((openai.RateLimitError, anthropic.RateLimitError)) as refused:

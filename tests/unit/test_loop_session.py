@@ -63,7 +63,7 @@ class Stub:
 class Home:
     """The queue of the session, and its other sessions: there is one loop."""
 
-    key, limits = "k", LimitSync("k", SLOTS)
+    name, key, limits = "k", "k", LimitSync("k", SLOTS)
 
     @property
     def routing(self) -> Home:

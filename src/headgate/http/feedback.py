@@ -12,7 +12,9 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, TypeAlias
 
-from headgate.changes import Drain, Update
+from headgate.changes import Drain, Pause, Update
+from headgate.counts import counts_of
+from headgate.events import ResponseActedOn, emit, names_of
 from headgate.gate.compile import Declaration, declaration, rules_of
 from headgate.http.error_bodies import Headers
 from headgate.http.rate_limit_headers import Answer, Budget, read
@@ -21,7 +23,7 @@ from headgate.limiter import Limiter
 from headgate.limits import Limit, Rate
 from headgate.log_writer import log
 from headgate.permit import Permit
-from headgate.validation import flag
+from headgate.validation import flag, microseconds
 
 Granted: TypeAlias = Sequence[tuple[Limiter, Permit]]  # the permits of a call
 # Gets the status, the headers and maybe the body of a response, with the permits of the call.
@@ -44,7 +46,7 @@ def choose_feedback(call: str, feedback: bool, adopt: bool = False) -> ApplyFeed
 
 def apply_response(granted: Granted, status: int, headers: Headers, body: bytes = b"") -> None:
     with log_failures():
-        apply_answer(granted, read(status, headers, body))
+        apply_answer(granted, status, read(status, headers, body))
 
 
 def apply_and_adopt(granted: Granted, status: int, headers: Headers, body: bytes = b"") -> None:
@@ -53,8 +55,8 @@ def apply_and_adopt(granted: Granted, status: int, headers: Headers, body: bytes
         answer = read(status, headers, body)
         for limiter, _ in granted:
             with log_failures():  # the other limiters still adopt, and pauses follow
-                adopt_limit(limiter, answer)
-        apply_answer(granted, answer)
+                adopt_limit(limiter, status, answer)
+        apply_answer(granted, status, answer)
 
 
 @contextmanager
@@ -68,19 +70,34 @@ def log_failures() -> Iterator[None]:
 # Pauses and drains -----------------------------------------------------------------------------
 
 
-def apply_answer(granted: Granted, answer: Answer) -> None:
+def apply_answer(granted: Granted, status: int, answer: Answer) -> None:
     budgets = [
         budget for budget in answer.budgets if budget.unit == UNIT and budget.remaining is not None
     ]
     for limiter, permit in granted:
+        queue = queue_of(limiter)
+        if answer.verdict != "passed":
+            note_refusal(queue.name, status, answer.verdict)
         for budget in budgets:
-            drain(permit, budget, alone=len(budgets) == 1)
+            if drain(permit, budget, alone=len(budgets) == 1):
+                note_action(queue.name, status, answer, "drain")
         if answer.retry_after:
-            limiter.pause(min(answer.retry_after, LONGEST))
+            time = microseconds(min(answer.retry_after, LONGEST))
+            queue.change(Pause(time, reason="server"))
+            note_action(queue.name, status, answer, "pause")
 
 
-def drain(permit: Permit, budget: Budget, alone: bool) -> None:
-    """Drain the limits on requests whose capacity is `budget.limit`.
+def note_action(name: str, status: int, answer: Answer, action: str) -> None:
+    emit(ResponseActedOn(*names_of(name), status, answer.verdict, action))
+
+
+def note_refusal(name: str, status: int, verdict: str) -> None:
+    refusals, what = counts_of(name).refusals, (status, verdict)
+    refusals[what] = refusals.get(what, 0) + 1
+
+
+def drain(permit: Permit, budget: Budget, alone: bool) -> bool:
+    """Drain the limits on requests whose capacity is `budget.limit`. Return whether one is.
 
     If that is not stated, drain only a single limit by a single budget (`alone`).
     """
@@ -89,8 +106,10 @@ def drain(permit: Permit, budget: Budget, alone: bool) -> None:
     fits = alone and len(rules) == 1
     if budget.limit:
         fits = any(capacity_of(text) == budget.limit for text in rules)
-    if fits and budget.remaining is not None:
-        queue.change(Drain(UNIT, budget.remaining, limit=budget.limit or 0, since=permit.t))
+    if not fits or budget.remaining is None:
+        return False
+    queue.change(Drain(UNIT, budget.remaining, limit=budget.limit or 0, since=permit.t))
+    return True
 
 
 def counts_requests(text: str) -> bool:
@@ -106,7 +125,7 @@ def capacity_of(text: str) -> int:
 # Limits that are adopted -----------------------------------------------------------------------
 
 
-def adopt_limit(limiter: Limiter, answer: Answer) -> None:
+def adopt_limit(limiter: Limiter, status: int, answer: Answer) -> None:
     """Replace the limiter's only limit on requests by the one that the response states.
 
     Nothing changes if an update has changed other limits of the name. `limiter.limits` stay as the
@@ -123,7 +142,8 @@ def adopt_limit(limiter: Limiter, answer: Answer) -> None:
     limits[index] = adapt(limits[index], stated[0])
     wanted = program_of(limits)
     if without(declared, index) == without(present, index) and wanted != present:
-        queue.change(Update(declaration(limits)))
+        queue.change(Update(declaration(limits), reason="adopted"))
+        note_action(queue.name, status, answer, "adopt")
 
 
 def without(program: list[str], index: int) -> list[str]:

@@ -16,7 +16,9 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from headgate.changes import Change, Drain, Update
+from headgate.counts import counts_of, note_refusal
 from headgate.errors import Reason, StoreError
+from headgate.events import StoreAway, StoreBack, emit
 from headgate.gate.gate import Grant
 from headgate.gate.split import share_of
 from headgate.keys import encoded, title
@@ -164,12 +166,18 @@ class FallbackQueue:
 
     def _take_without(self, request: Request, error: StoreError) -> Permit | Refusal:
         """Take without the store: this thread is headgate's own, and must not wait for it."""
-        queue = self._mode.queue(self.name, self.declared, request.units, error)
-        return unfenced(queue.take(request), monotonic())
+        return unfenced(self._other_queue(request, error).take(request), monotonic())
 
     def _without(self, request: Request, failure: StoreError | None) -> Askable:
         self._absence.begins(failure, self._queue.key)
-        return self._mode.queue(self.name, self.declared, request.units, self._absence.cause)
+        return self._other_queue(request, self._absence.cause)
+
+    def _other_queue(self, request: Request, cause: StoreError | None) -> Askable:
+        try:
+            return self._mode.queue(self.name, self.declared, request.units, cause)
+        except StoreError:
+            note_refusal(counts_of(self.name), self.name, "store_error")
+            raise
 
     def _away(self) -> bool:
         """Whether the store is away. Without known limits it is, since `learn` has just failed."""
@@ -215,14 +223,16 @@ class Absence:
         self.cause: StoreError | None = None
         self._key = ""  # that failed
         self._words = limiter, store, mode
-        self._last = 0.0
+        self._since = self._last = 0.0
         self._told = threading.Lock()  # locked from the first message to the second
 
     def begins(self, cause: StoreError | None, key: str) -> None:
         self.now, self._last, self.cause, self._key = True, monotonic(), cause or self.cause, key
         if self._told.acquire(blocking=False):
+            self._since = self._last
             why = self.cause or "It was found away."
             log(logging.WARNING, "%s goes without its store, %s: %s. %s", *self._words, why)
+            emit(StoreAway(self._words[1], f"{why}"))
 
     def ends(self, away: Callable[[str], bool]) -> None:
         # The server of the failed key may still be away: no message.
@@ -232,6 +242,7 @@ class Absence:
             with suppress(RuntimeError):  # another thread was faster
                 self._told.release()
                 log(logging.WARNING, "%s is back at its store, %s.", *self._words[:2])
+                emit(StoreBack(self._words[1], monotonic() - self._since))
 
 
 # Limiters of one name and fallback share log lines: some programs make one for each request.
@@ -272,6 +283,7 @@ class OpenQueue:
         self._cause = cause
 
     def acquire_sync(self, request: Request) -> Permit:
+        counts_of(self.name).unlimited += 1
         return Permit(self, request.units, Grant(0, UNFENCED), 0.0, None, None)
 
     take = acquire_sync
@@ -388,10 +400,10 @@ def with_fallback(
     if on_store_error == "raise" or isinstance(store, MemoryStore):
         return store
     remote = cast("RemoteStore", store)
-    # Only "local" has `processes`.
-    mode = (
-        Mode() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
-    )
+    mode = Mode()
+    if processes is not None:  # only "local" has them
+        share = _shares.setdefault(remote, MemoryStore(is_share=True))
+        mode = Local(share, processes)
     if declared.program:
         mode.check(encoded(name), declared)
     return FallbackStore(remote, mode, name)

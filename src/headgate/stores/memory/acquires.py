@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import ref
 
 from headgate.clock import Clock
+from headgate.counts import Counts, note_grant, note_refusal, reason_of
 from headgate.forks import WAITING, begin_wait, fork_error
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Grant
 from headgate.permit import Permit, Refusal, start_holding
 from headgate.stores.loops import LoopCheck, begin_in_order, check_blocking, no_loop
+from headgate.stores.memory.local_waiters import PLAIN
 from headgate.stores.memory.lock import Lock, Reentered
 from headgate.stores.memory.state import QueueState
 from headgate.stores.memory.waiters import (
@@ -39,9 +41,12 @@ T = TypeVar("T")
 
 
 class Acquires:
-    __slots__ = ("__weakref__", "_clock", "_lock", "_loop_check", "_state", "leave", "name")
+    __slots__ = (
+        *("__weakref__", "_clock", "_lock", "_loop_check", "_state", "counts", "leave", "name"),
+    )
 
     name: str
+    counts: Counts
     leave: Callable[[], None]  # of a block
     _clock: Clock
     _lock: Lock
@@ -54,7 +59,12 @@ class Acquires:
         except Reentered:  # a signal handler or a finalizer has interrupted this very queue
             return Refusal(0.0)
         if isinstance(answer, Exception):
+            note_refusal(self.counts, self.name, "never")
             raise answer
+        if isinstance(answer, Permit):
+            note_grant(self.counts, self.name, request, None)
+        else:
+            note_refusal(self.counts, self.name, "not_now")
         return answer
 
     async def atake(self, request: Request) -> Permit | Refusal:
@@ -89,12 +99,14 @@ class Acquires:
             if result.grant is None:
                 await self._sleep(result)
             await self._begin(result)
+            self._note_grant(result)
             self._count(result)
-        except BaseException:
+        except BaseException as error:
             try:
                 self._give_up(result)
             finally:  # see _give_up
                 self._give_up(result)
+            self._note_end(result, error)
             raise
 
     def _count(self, waiter: Waiter) -> None:
@@ -109,6 +121,7 @@ class Acquires:
             raise no_loop()
         permit = None if request.units else self._lock.run(self._state.take_one, request)
         if permit is not None:
+            self.counts.passed += 1
             return permit
         start = self._clock.now()
         waiter = TaskWaiter(request, new_future())
@@ -117,6 +130,7 @@ class Acquires:
     def acquire_sync(self, request: Request) -> Permit:
         permit = None if request.units else self._lock.run(self._state.take_one, request)
         if permit is not None:
+            self.counts.passed += 1
             return permit
         start = self._clock.now()
         return self._enter_sync(ThreadWaiter(request), lambda waiter: self._permit(waiter, start))
@@ -143,25 +157,46 @@ class Acquires:
                 # It gets a marker, behind those of tasks that have not run yet.
                 self._lock.run(self._state.waiting.wake_granted, waiter)
             await self._begin(waiter)
+            self._note_grant(waiter)
             return finish(waiter)
-        except BaseException:
+        except BaseException as error:
             try:
                 self._give_up(waiter)
             finally:  # see _give_up
                 self._give_up(waiter)
+            self._note_end(waiter, error)
             raise
 
     def _enter_sync(self, waiter: ThreadWaiter, finish: Callable[[Waiter], T]) -> T:
         try:
             if not self._join(waiter):
                 self._sleep_sync(waiter)
+            self._note_grant(waiter)
             return finish(waiter)
-        except BaseException:
+        except BaseException as error:
             try:
                 self._give_up(waiter)
             finally:  # see _give_up
                 self._give_up(waiter)
+            self._note_end(waiter, error)
             raise
+
+    def note_local(self, result: Any, since: int) -> None:
+        """Count the grant of a local waiter. A migrated one is counted in the gate's queue."""
+        if not isinstance(result, MigratedWaiter):
+            waited = (self._clock.now() - since) / 1_000_000
+            note_grant(self.counts, self.name, PLAIN, waited)
+
+    def _note_grant(self, waiter: Waiter) -> None:
+        """Count the grant before the permit is made: an exception could come behind that."""
+        grant = cast(Grant, waiter.grant)
+        waited = None if waiter.since is None else max(0, grant.t - waiter.since) / 1_000_000
+        note_grant(self.counts, self.name, waiter.request, waited)
+
+    def _note_end(self, waiter: Waiter, error: BaseException) -> None:
+        since, now = waiter.since, self._clock.now()
+        waited = None if since is None else max(0, now - since) / 1_000_000
+        note_refusal(self.counts, self.name, reason_of(error), waited)
 
     def _sleep_sync(self, waiter: ThreadWaiter) -> None:
         needs_release = self._needs_release(waiter)

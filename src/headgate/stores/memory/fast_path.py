@@ -11,12 +11,14 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
+from headgate.counts import note_refusal, reason_of
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.stores.loops import no_loop
 from headgate.stores.memory.lock import BUSY, FREE, TORN, Lock
 from headgate.stores.memory.wait_queue import WaitQueue
 
 if TYPE_CHECKING:
+    from headgate.counts import Counts
     from headgate.request import Request
     from headgate.stores.memory.acquires import Acquires
 
@@ -38,9 +40,13 @@ def not_at_once() -> bool:
 
 
 def build_locked_enter(
-    queue: Acquires, waiters: WaitQueue, lock: Lock, now: Callable[[], int]
+    queue: Acquires,
+    waiters: WaitQueue,
+    lock: Lock,
+    now: Callable[[], int],
+    counts: Counts | None,
 ) -> Enter:
-    """One decision under the lock.
+    """One decision under the lock. It adds to `counts`, if there are any.
 
     An exception may come wherever Python runs a signal handler. `stage` says what `except` then has
     to undo.
@@ -67,6 +73,8 @@ def build_locked_enter(
                     if count is not None:
                         count(None)
                     lock.state, stage = FREE, ENTERED
+                    if counts is not None:
+                        counts.passed += 1
                     release()
                     if deferred:
                         lock.run_all_deferred()
@@ -132,8 +140,41 @@ def build_pooled_enter(queue: Acquires, waiters: WaitQueue, otherwise: Enter) ->
     return enter
 
 
+def build_counted_enter(
+    queue: Acquires, waiters: WaitQueue, otherwise: Enter
+) -> tuple[Enter, Callable[[], int]]:
+    """The same, and a function that takes the count of callers that passed since its last call.
+
+    The count is a local variable: an attribute would cost twice as much (benchmarks, telemetry).
+    The pool is not checked first, to save half of that cost again.
+    """
+    futures, starting, passed = waiters.local.futures, waiters.starting, 0
+    pop, waiting = waiters.holders.pool.pop, waiters.gate.queue
+
+    def enter() -> bool:
+        nonlocal passed
+        if futures or waiting or starting:
+            return False
+        try:
+            pop()
+        except IndexError:
+            return otherwise()
+        except BaseException:  # an interrupt after the pop
+            queue.leave()
+            raise
+        passed += 1
+        return True
+
+    def take_count() -> int:
+        nonlocal passed
+        taken, passed = passed, 0
+        return taken
+
+    return enter, take_count
+
+
 def build_pooled_wait(
-    queue: Acquires, waiters: WaitQueue
+    queue: Acquires, waiters: WaitQueue, now: Callable[[], int], counts: Counts | None
 ) -> Callable[[Request], Coroutine[Any, Any, None]]:
     """Wait among the local waiters, if no caller waits in the gate's queue."""
     pool, append, starting = waiters.holders.pool, waiters.local.futures.append, waiters.starting
@@ -150,6 +191,7 @@ def build_pooled_wait(
         # Most waiters need no more than a future (benchmarks, concurrency-tasks).
         future: Future[Any] = Future()
         closing, entry = request.closing, ref(future)  # see `Closing`
+        since = 0 if counts is None else now()
         try:
             try:
                 closing.begin(entry)
@@ -158,14 +200,18 @@ def build_pooled_wait(
                 if pool or slots.used < slots.capacity or gate.rules is not rules:
                     queue.advance()
                 result = await future
+                if counts is not None:
+                    queue.note_local(result, since)
                 if starting and starting[0] is result:
                     starting.popleft()
                     return
-            except BaseException:
+            except BaseException as error:
                 try:
                     queue.give_up_future(future)
                 finally:  # a signal handler can raise before its first line
                     queue.give_up_future(future)
+                if counts is not None:
+                    note_refusal(counts, queue.name, reason_of(error), (now() - since) / 1_000_000)
                 raise
             await queue.continue_migrated(future, result, request)
         finally:

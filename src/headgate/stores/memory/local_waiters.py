@@ -53,7 +53,7 @@ class LocalWaiters:
         if waiter is None:
             self.loops.add(future.get_loop())
             waiter = self.migrated[id(future)] = MigratedWaiter(PLAIN, future)
-            waiter.epoch = self.epoch
+            waiter.epoch, waiter.since = self.epoch, gate.t
         if waiter not in gate.queue and waiter.grant is None:
             gate.join(waiter, PLAIN.units, gate.usual)
 

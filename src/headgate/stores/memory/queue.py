@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
+from headgate.counts import counts_of, telemetry_is_on
 from headgate.gate.compile import Declaration
 from headgate.permit import Permit
+from headgate.stores.change_events import note_change
 from headgate.stores.loops import LoopCheck
 from headgate.stores.memory.acquires import Acquires
 from headgate.stores.memory.fast_path import (
+    build_counted_enter,
     build_held_leave,
     build_locked_enter,
     build_pooled_enter,
@@ -34,19 +37,22 @@ if TYPE_CHECKING:
 
 
 class MemoryQueue(Acquires):
-    __slots__ = ("_store", "enter", "enter_task", "enter_waiting")
+    __slots__ = ("_store", "_take_count", "enter", "enter_task", "enter_waiting")
 
     enter_waiting: Callable[[Request], Coroutine[Any, Any, None]]
 
     def __init__(self, store: OwnStore, name: str, declared: Declaration) -> None:
         self.name = name
+        self.counts = counts_of(name, store.is_share)
+        # Takes the count of the present fast path, if that has one of its own.
+        self._take_count: Callable[[], int] | None = None
         self._store = store
         self._set_up(declared)
 
     def _set_up(self, declared: Declaration) -> None:
         self._clock = self._store.clock
         self._loop_check = LoopCheck(self)
-        self._lock = Lock(self.name, self._repair)
+        self._lock = Lock(self.name, lambda: self._state.repair())
         self._state = QueueState(self._store, self, declared, self._lock, self._build_fast_path)
         self._build_fast_path()
 
@@ -60,26 +66,31 @@ class MemoryQueue(Acquires):
         self._state.waiting.first_epoch = former.first_epoch
         return waiters
 
-    def _repair(self) -> None:
-        self._state.repair()
-
     def _build_fast_path(self) -> None:
         state, lock, waiting = self._state, self._lock, self._state.waiting
-        pools = state.may_pool()
+        pools, counts = state.may_pool(), self.counts if telemetry_is_on() else None
         state.fast_path_closed = state.closed()
         enter = (
             not_at_once
             if state.fast_path_closed
-            else build_locked_enter(self, waiting, lock, self._clock.now)
+            else build_locked_enter(self, waiting, lock, self._clock.now, counts)
         )
-        if pools:
+        self.counts.collect(self._take_count)
+        self._take_count = None
+        if pools and counts is not None:
+            enter, self._take_count = build_counted_enter(self, waiting, enter)
+            counts.sources.add(self._take_count)
+        elif pools:
             enter = build_pooled_enter(self, waiting, enter)
+        if pools:
             self.leave = build_pooled_leave(self, waiting, lock)
         elif waiting.holders.counted:
             self.leave = build_held_leave(lock, waiting.release_one)
         else:
             self.leave = build_uncounted_leave(self, waiting.holders.inside)
-        self.enter_waiting = build_pooled_wait(self, waiting) if pools else self.enter_queue
+        self.enter_waiting = (
+            build_pooled_wait(self, waiting, self._clock.now, counts) if pools else self.enter_queue
+        )
         waiting.pooling, self.enter = pools, enter
         # The first task notes its loop.
         self.enter_task = enter if self._loop_check.knows() else self._loop_check.enter
@@ -115,6 +126,8 @@ class MemoryQueue(Acquires):
 
     def change(self, change: Change) -> None:
         self._lock.run_or_defer(lambda: self._state.change(change))
+        if not self._store.is_share:
+            note_change(self.name, change)
 
     async def achange(self, change: Change) -> None:
         self.change(change)
@@ -157,11 +170,39 @@ class MemoryQueue(Acquires):
         return True  # a child of a fork has a state of its own
 
     def settle(self, permit: Permit, extras: Units) -> None:
+        self.counts.settled(extras)
+
         def charge() -> None:
             self._state.prepare(declares=False)
             self._state.waiting.settle(permit, extras)
 
         self._lock.run_or_defer(charge)
+
+    def recount(self) -> None:
+        """The counting was switched on or off, or keys have other labels now."""
+
+        def rebuild() -> None:
+            self.counts.collect(self._take_count)
+            self._take_count, self.counts = None, counts_of(self.name, self._store.is_share)
+            self._build_fast_path()
+
+        self._lock.run_or_defer(rebuild)
+
+    @property
+    def is_share(self) -> bool:
+        return self._store.is_share
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether an acquire has declared limits."""
+        return not self._state.undeclared
+
+    def usage(self) -> tuple[int, int]:
+        """How many permits are held, and how many callers wait, as read without the lock."""
+        waiting = self._state.waiting
+        held = max((rule.used for rule in waiting.gate.holding), default=0)
+        waiters = len(waiting.gate.queue) + len(waiting.local.futures)
+        return max(0, held - len(waiting.holders.pool)), waiters
 
     def try_evict(self) -> bool:
         try:

@@ -31,6 +31,7 @@ UNHELD = ConcurrencyRule("", 0, 0)  # stands in for a concurrency limit if there
 
 class OwnStore(Protocol):
     clock: Clock
+    is_share: bool
 
     def keep(self, queue: Any) -> None:
         """Know this queue again, which was evicted."""

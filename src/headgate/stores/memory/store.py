@@ -22,8 +22,9 @@ FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 class MemoryStore:
     """The store never forgets a queue with holders, waiters or counts."""
 
-    def __init__(self, clock: clocks.Clock | None = None) -> None:
+    def __init__(self, clock: clocks.Clock | None = None, is_share: bool = False) -> None:
         self.clock = clock or clocks.made()
+        self.is_share = is_share  # of the limits of another store, which is away
         self._lock = Lock("store", lambda: None)
         self._queues: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
         self._kept: dict[str, MemoryQueue] = {}

@@ -78,6 +78,7 @@ class WaitQueue:
         self._drop_closed()
         if self.pooling and gate.queue and request.plain:
             gate.join(waiter, request.units, gate.usual)  # behind others, for as long as it takes
+            waiter.since = gate.t
             self._note_loop(waiter)
             if self.holders.pool:
                 self.advance()
@@ -115,6 +116,7 @@ class WaitQueue:
 
     def _note_wait(self, waiter: Waiter, wait: Wait) -> None:
         request, gate = waiter.request, self.gate
+        waiter.since = gate.t
         self._note_loop(waiter)
         if request.on_wait is not None:
             waiter.waiting = queued_at(wait.position, wait.t - gate.t)

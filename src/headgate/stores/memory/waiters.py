@@ -52,6 +52,7 @@ class Waiter:
     epoch = 0  # of its queue
     waiting: Waiting | None = None  # for the `on_wait` of its request, before it sleeps
     marker: object = None  # of a task that was granted and has not run yet
+    since: int | None = None  # when it joined the queue
     check_at = NEVER  # when it looks by itself
     deadline = NEVER
 

@@ -8,6 +8,7 @@ import os
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
+from headgate.counts import counts_of
 from headgate.permit import Permit
 from headgate.request import Request, cost_text
 from headgate.stores.redis.protocol.operations import Cancel, Release, Settle
@@ -111,6 +112,7 @@ class PermitIssuer:
 
     def settle(self, permit: Permit, extras: Units) -> None:
         if extras:
+            counts_of(self.name).settled(extras)
             self._routing.send_home(permit, Settle(permit.t, cost_text(extras)))
 
     def _claimed(self, permit: Permit) -> bool:

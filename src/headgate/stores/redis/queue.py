@@ -15,7 +15,8 @@ from headgate.gate.compile import Declaration, read_program
 from headgate.keys import title
 from headgate.log_writer import log
 from headgate.permit import Permit, Refusal
-from headgate.request import Request
+from headgate.request import Request, Try
+from headgate.stores.change_events import note_change
 from headgate.stores.context_stack import Inside
 from headgate.stores.limit_history import in_words
 from headgate.stores.memory.fast_path import not_at_once
@@ -124,6 +125,7 @@ class RedisQueue:
 
         After a failure, most operations are sent again only before `until`. 0.0: never.
         """
+        note_change(self.name, change)
         match change:
             case Update(declared, former):
                 self.check(declared)
@@ -195,7 +197,7 @@ class RedisQueue:
     async def atake(self, request: Request) -> Permit | Refusal:
         rest = request.retry_for, request.raises, request.closing
         try:
-            return await self.acquire(Request(request.units, 0, None, None, *rest))
+            return await self.acquire(Try(request.units, 0, None, None, *rest))
         except MaxSleepExceededError as refused:
             return Refusal(refused.retry_after)
 
@@ -228,6 +230,9 @@ class RedisQueue:
 
     def status(self, own: Declaration | None = None) -> Status:
         return self.threads.blocking(partial(self.astatus, own))
+
+    def usage(self) -> tuple[int, int]:
+        return self.routing.usage()
 
     def describe(self) -> str:
         if self._last_status is None:

@@ -95,6 +95,12 @@ class Routing:
         """The loops with a session for this name, closed ones included."""
         return {session.client.loop for session in list(self._sessions)}
 
+    def usage(self) -> tuple[int, int]:
+        """How many permits the sessions hold, and how many of their callers wait."""
+        sessions = [session.machine for session in list(self._sessions)]
+        waiters = sum(len(each.traffic.not_granted()) for each in sessions)
+        return sum(each.renewal.held for each in sessions), waiters
+
     def idle(self) -> bool:
         """Whether the process loses nothing when it forgets this queue."""
         return all(session.machine.idle for session in list(self._sessions))

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+from headgate.counts import STORE_CALLS, Histogram
 from headgate.errors import StoreError
 from headgate.gate.compile import Declaration
 from headgate.stores.limit_history import Written, note_limits
@@ -20,11 +21,13 @@ from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.loop_session import Home, LoopSession
 from headgate.stores.redis.transport.client import Client
-from headgate.stores.redis.transport.portal import portal_loop
+from headgate.stores.redis.transport.outages import outages_of
+from headgate.stores.redis.transport.portal import NoPortalError, blocking, portal_loop
 from headgate.stores.redis.transport.shutdown import register
 from headgate.stores.redis.transport.tasks import begun, stop, trouble_of
 from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
+from headgate.stores.status import Status
 
 FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 POLL_INTERVAL = 0.005  # seconds between two looks at another loop
@@ -62,6 +65,26 @@ class RedisStore:
         self._new.pop(name, None)
         self._forget_idle()
         return queue
+
+    def queues(self) -> list[RedisQueue]:
+        return list(self._queues.values())
+
+    def calls(self) -> dict[tuple[str, str], Histogram]:
+        """The durations of calls to its servers, by server and error ("": answered)."""
+        its, calls = f"{self.topology}", list(STORE_CALLS.items())
+        return {(server, error): times for (store, server, error), times in calls if store == its}
+
+    @property
+    def available(self) -> bool:
+        return not outages_of(self.topology).since
+
+    def statuses(self, queues: list[RedisQueue], timeout: float) -> list[tuple[RedisQueue, Status]]:
+        """The status of each queue whose server answers within `timeout` seconds."""
+        if not queues or not self.available:
+            return []
+        with suppress(StoreError, NoPortalError):
+            return blocking(lambda: answered(queues, timeout), f"{len(queues)} limiters")
+        return []
 
     def _forget_idle(self) -> None:
         """Forget idle queues so rarely that the work for each new one stays constant."""
@@ -151,6 +174,20 @@ class RedisStore:
 
     def __str__(self) -> str:
         return f"Redis at {self.topology}"
+
+
+async def answered(queues: list[RedisQueue], timeout: float) -> list[tuple[RedisQueue, Status]]:
+    """Ask for the status of all `queues` at once, and leave out those without an answer."""
+    asked = [asyncio.ensure_future(queue.astatus()) for queue in queues]
+    await asyncio.wait(asked, timeout=timeout)
+    for each in asked:
+        each.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    return [
+        (queue, each.result())
+        for queue, each in zip(queues, asked, strict=True)
+        if not each.cancelled() and each.exception() is None
+    ]
 
 
 async def flush_queues(queues: list[RedisQueue]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from headgate.counts import counts_of, note_grant
 from headgate.gate.gate import ONE_EACH
 from headgate.permit import Permit
 from headgate.stores.loops import waits_for_ever, warn_of_blocking
@@ -67,6 +68,7 @@ class Threads:
             return None
         permit = self._store.fast_path().acquire(self._queue.issuer, request)
         if permit is not None:
+            note_grant(counts_of(self._queue.name), self._queue.name, request, None)
             return permit
         spent = monotonic() - start
         if request.max_sleep is not None and spent >= max(SILENCE, request.max_sleep / 1_000_000):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class PendingAcquire:
     __slots__ = (
         *("__weakref__", "answer_by", "believed", "cancel", "deadline", "due", "enters", "fence"),
-        *("future", "last", "lease", "number", "permit", "request", "session_id", "start", "t"),
-        "then",
+        *("future", "last", "lease", "number", "permit", "queued", "request", "session_id"),
+        *("start", "t", "then"),
     )
 
     def __init__(self, request: Request, future: Promise, enters: bool, now: float) -> None:
@@ -32,6 +32,7 @@ class PendingAcquire:
         self.start = now
         self.session_id = ""  # empty until it is sent
         self.last = 0  # the number of the last acquire in the same call
+        self.queued = False  # it did not pass at once
         self.due = inf  # when it should be granted, by the estimate
         self.answer_by = inf
         self.deadline: Deadline | None = None  # while it waits in the queue

@@ -67,7 +67,7 @@ def lasts(session: LoopSession) -> bool:
     """Whether the session must go on when its loop ends."""
     renewal = session.machine.renewal
     waits = session.traffic.waiting or session.traffic.reserved.queue
-    return bool(session.traffic.must_deliver or waits or renewal.expected or renewal.holds)
+    return bool(session.traffic.must_deliver or waits or renewal.expected or renewal.held)
 
 
 def cancel_callers(session: LoopSession) -> None:

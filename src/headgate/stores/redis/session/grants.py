@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
+from headgate.stores.change_events import note_fleet_pause
 from headgate.stores.redis.protocol.operations import Rejoin
 from headgate.stores.redis.protocol.replies import Answer
 from headgate.stores.refusals import never, queue_full, too_long
@@ -64,7 +65,7 @@ class Grants:
             pending.settle(too_long(name, pending.request, number))
 
     def _apply_wait(self, pending: PendingAcquire, delay: int, position: int, now: float) -> None:
-        pending.due = now + delay / 1_000_000 if delay else inf
+        pending.queued, pending.due = True, now + delay / 1_000_000 if delay else inf
         if pending.future.done():
             self._traffic.withdraw(pending)
             return
@@ -92,6 +93,7 @@ class Grants:
         if t <= server_now and not reserved.queue:
             pending.settle(grant)
         else:
+            pending.queued = True
             reserved.sleep(pending, grant, t - server_now, now)
             if reserved.precedes_pause(grant):  # news of the pause was faster
                 self._hold_back(now)
@@ -114,6 +116,7 @@ class Grants:
         if outbox.pause is not None:
             self._handoff.stop()  # the callers held back come before all others
             if traffic.reserved.pause(server_now, outbox.pause, now):
+                note_fleet_pause(self._limits.name, outbox.pause / 1_000_000)
                 self._hold_back(now)
         return claims
 

@@ -38,8 +38,8 @@ class LeaseRenewal:
         self.lost: list[Permit] = []  # as the current reply shows
 
     @property
-    def holds(self) -> bool:
-        return any(permit.held for permit, _ in self._known())
+    def held(self) -> int:
+        return sum(permit.held for permit, _ in self._known())
 
     def units_held(self, unit: str) -> int:
         held = (permit.units for permit, _ in self._known() if permit.held)

@@ -14,8 +14,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import ref
 
+from headgate.counts import counts_of, note_grant, note_refusal, reason_of
 from headgate.errors import StoreError
 from headgate.forks import fork_error
+from headgate.request import Try
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import SCHEDULED
@@ -110,9 +112,12 @@ class LoopSession:
             )
             grant: Grant = await outcome
             self.machine.end(pending)
+            waited = monotonic() - pending.start if pending.queued else None
+            note_grant(counts_of(self.queue.name), self.queue.name, request, waited)
             return grant, pending
-        except BaseException:
+        except BaseException as error:
             self.leave(pending)
+            count_refusal(self.queue.name, pending, error)
             raise
         finally:
             closing.end(entry)
@@ -376,6 +381,16 @@ class LoopAcquire(PendingAcquire):
         """Fail from any thread, unless the grant is already there."""
         with suppress(RuntimeError):  # its loop is closed
             cast("Future[Any]", self.future).get_loop().call_soon_threadsafe(self.settle, error)
+
+
+def count_refusal(name: str, pending: PendingAcquire, error: BaseException) -> None:
+    request, reason = pending.request, reason_of(error)
+    if reason == "store_error" and not request.raises:
+        return  # the acquire goes on without the store, and is counted there
+    if reason == "too_long" and isinstance(request, Try):
+        reason = "not_now"
+    waited = monotonic() - pending.start if pending.queued else None
+    note_refusal(counts_of(name), name, reason, waited)
 
 
 async def await_grant(pending: PendingAcquire, on_wait: OnWait, name: str) -> Grant:

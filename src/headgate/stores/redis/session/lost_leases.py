@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headgate.counts import note_loss
 from headgate.keys import title
 from headgate.log_writer import log
 from headgate.permit import report_loss
@@ -21,6 +22,7 @@ def log_lost(name: str, permits: Sequence[Permit]) -> None:
     lost = [permit for permit in permits if report_loss(permit)]
     if not lost:
         return
+    note_loss(name, [permit.fence for permit in lost])
     fences = ", ".join(str(permit.fence) for permit in lost[:MOST_SHOWN])
     more = f" and {len(lost) - MOST_SHOWN} more" if len(lost) > MOST_SHOWN else ""
     log(

@@ -16,6 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.errors import StoreError
+from headgate.stores.change_events import note_fleet_limits
 from headgate.stores.redis.protocol.operations import Leave, Operation, Rejoin, Renew
 from headgate.stores.redis.protocol.replies import (
     UNKNOWN,
@@ -97,7 +98,7 @@ class Session:
     @property
     def idle(self) -> bool:
         """Whether the process loses nothing when it drops this session."""
-        return self.traffic.idle and not self.renewal.holds
+        return self.traffic.idle and not self.renewal.held
 
     # Replies --------------------------------------------------------------------------------------
 
@@ -327,6 +328,7 @@ class Session:
             if learned:
                 self.limits.declare_if_due(now)
         if learned:
+            note_fleet_limits(self.limits.name, holds)
             self.renewal.renew(now)
 
     def take_over(self, now: float) -> None:

@@ -15,6 +15,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from redis.exceptions import ReadOnlyError
 
+from headgate.counts import note_call
 from headgate.stores.redis.transport.availability import Availability
 from headgate.stores.redis.transport.failures import NotThereError, cannot
 from headgate.stores.redis.transport.lifecycle import Keeper, Lifecycle
@@ -93,6 +94,7 @@ class Client:
         return f"{self.id}.{self._session_count}{SHARDED if self.topology.sharded else ''}"
 
     def answered(self, call: Call, reply: Any, node: Node) -> None:
+        note_call(self.topology, node.endpoint.place, reply, self.loop.time() - call.sent)
         try:
             self.availability.note_reply(call, reply, node)
             call.sender.answered(reply)
@@ -107,6 +109,8 @@ class Client:
         self.availability.suspects[node.endpoint] = lost
         with self.sending.putting_off(calls):
             while calls:
+                seconds = self.loop.time() - calls[0].sent
+                note_call(self.topology, node.endpoint.place, lost, seconds)
                 self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
                 del calls[0]
         self.subscriptions.lost(node.endpoint, replaced=isinstance(lost, DEMOTED))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from headgate.errors import StoreError
+from headgate.events import StoreAway, StoreBack, emit
 from headgate.log_writer import log
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Outages:
         # Of several threads, only the one that stored its `now` logs the error.
         if self.since.setdefault(part, now) is now:
             log(logging.WARNING, "%s Acquires raise StoreError until it answers again.", error)
+            emit(StoreAway(self._name_of(part), f"{error}"))
 
     def ends(self, part: Hashable, loop: AbstractEventLoop) -> None:
         """A call was answered. The outage ends if no call fails in the next CALM seconds."""
@@ -52,13 +54,13 @@ class Outages:
     def _look(self, part: Hashable) -> None:
         now = monotonic()
         if now - self._last[part] >= CALM and (since := self.since.pop(part, None)) is not None:
-            where = self._store if part is None else f"{part}, {self._store},"
-            log(
-                logging.WARNING,
-                "The Redis server at %s answers again, after %.1f s.",
-                where,
-                now - since,
-            )
+            where, away = self._name_of(part), now - since
+            message = "The Redis server at %s answers again, after %.1f s."
+            log(logging.WARNING, message, where, away)
+            emit(StoreBack(where, away))
+
+    def _name_of(self, part: Hashable) -> str:
+        return self._store if part is None else f"{part}, {self._store},"
 
 
 _outages: WeakKeyDictionary[Topology, Outages] = WeakKeyDictionary()

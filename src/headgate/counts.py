@@ -1,0 +1,242 @@
+"""The counts of acquires, by the name of the limiter: plain integers, which the path only adds to.
+
+`headgate.telemetry` reads them. A thread may switch only at a call, and an addition makes none. So
+no lock is needed.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from headgate.errors import (
+    CostExceedsCapacityError,
+    MaxSleepExceededError,
+    QueueFullError,
+    StoreError,
+)
+from headgate.events import Granted, LeaseLost, Refused, StoreCalled, emit, has_hooks, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headgate.gate.gate import Units
+    from headgate.request import Request
+
+# The outcomes of an acquire. "unlimited" and "local": the store could not be asked, and the acquire
+# went on as its `on_store_error` says.
+OUTCOMES = (
+    *("passed", "waited", "not_now", "too_long", "queue_full", "never", "cancelled"),
+    *("store_error", "unlimited", "local"),
+)
+# The upper bounds of a histogram's buckets, in seconds.
+WAITS = 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300
+CALLS = 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5
+MOST_NAMES = 1000  # further names share the counts of OTHER
+MOST_LABELS = 100  # of the keys of one name
+OTHER = "other"
+
+
+class Histogram:
+    """How often, and for how many seconds in all. `counts` has one more bucket than `bounds`."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.sum += seconds
+
+
+class Counts:
+    """The acquires of all limiters and keys that share these counts."""
+
+    __slots__ = (
+        *(*OUTCOMES, "charged", "held", "lost", "named", "paused_until", "pauses", "refusals"),
+        *("returned", "sources", "waits"),
+    )
+
+    def __init__(self) -> None:
+        for outcome in OUTCOMES:
+            setattr(self, outcome, 0)
+        # Functions that take the counts of fast paths, which are no part of `passed` yet.
+        self.sources: set[Callable[[], int]] = set()
+        self.lost = 0  # leases
+        # For each unit that granted acquires named: the sum of the costs, and their number.
+        self.named: dict[str, list[int]] = {}
+        # What settlements charged beyond the costs, and what they gave back, by unit.
+        self.charged: dict[str, int] = {}
+        self.returned: dict[str, int] = {}
+        self.pauses: dict[str, int] = {}  # by reason: caller, server
+        self.paused_until = 0.0  # as far as this process knows, on the monotonic clock
+        # Refusals of services, by the status and the verdict of the answer.
+        self.refusals: dict[tuple[int, str], int] = {}
+        # The waits in the queue, by outcome. The first wait of an outcome makes its histogram.
+        self.waits: dict[str, Histogram] = {}
+        self.held = Histogram(WAITS)  # the time from a grant to its release, of timed limiters
+
+    if TYPE_CHECKING:
+        passed: int
+        waited: int
+        not_now: int
+        too_long: int
+        queue_full: int
+        never: int
+        cancelled: int
+        store_error: int
+        unlimited: int
+        local: int
+
+    def collect(self, source: Callable[[], int] | None) -> None:
+        """Take the last count of a fast path that no caller uses any more."""
+        if source is not None:
+            self.passed += source()
+            self.sources.discard(source)
+
+    def collect_all(self) -> None:
+        for source in self.sources.copy():
+            self.passed += source()
+
+    def granted(self, units: Units) -> None:
+        """Add the cost of a granted acquire that named `units`."""
+        for unit, cost in units.items():
+            entry = self.named.setdefault(unit, [0, 0])
+            entry[0] += cost
+            entry[1] += 1
+
+    def wait(self, outcome: str, seconds: float) -> None:
+        found = self.waits.get(outcome) or self.waits.setdefault(outcome, Histogram(WAITS))
+        found.add(seconds)
+
+    def settled(self, extras: Mapping[str, int]) -> None:
+        for unit, extra in extras.items():
+            sums = self.charged if extra > 0 else self.returned
+            sums[unit] = sums.get(unit, 0) + abs(extra)
+
+
+# From a name and a key. None: the key has no counts of its own.
+Label = Callable[[str, str], str | None]
+
+
+class Place(NamedTuple):
+    """The name, the label of a key ("": it has none), and whether a share of the limits counts."""
+
+    name: str
+    label: str
+    is_share: bool = False
+
+
+ALL: dict[Place, Counts] = {}
+_label: Label | None = None
+
+
+@lru_cache(maxsize=1024)
+def counts_of(queue: str, is_share: bool = False) -> Counts:
+    """The counts of a queue, by its encoded name. Keys without a label share those of the name."""
+    name, key = names_of(queue)
+    place = Place(name, label_of(name, key), is_share)
+    if place not in ALL and len(ALL) >= MOST_NAMES:
+        place = Place(OTHER, "", is_share)
+    return ALL.get(place) or ALL.setdefault(place, Counts())
+
+
+def label_of(name: str, key: str | None) -> str:
+    """The label of a key. At most MOST_LABELS keys of a name have one; the others are OTHER."""
+    if key is None or _label is None:
+        return ""
+    try:
+        label = _label(name, key) or ""
+    except Exception:  # of the user's function: the call of a limiter goes on
+        return OTHER
+    labels = {place.label for place in list(ALL) if place.name == name} - {""}
+    return label if not label or label in labels or len(labels) < MOST_LABELS else OTHER
+
+
+_on = False  # the fast path of memory queues counts, too
+
+
+def telemetry_is_on() -> bool:
+    return _on
+
+
+def switch_telemetry(on: bool) -> None:
+    """The queues that exist must `recount` then."""
+    global _on
+    _on = on
+
+
+def set_label(label: Label | None) -> None:
+    """Label the keys of all queues that are made from now on."""
+    global _label
+    _label = label
+    counts_of.cache_clear()
+
+
+def note_grant(counts: Counts, queue: str, request: Request, waited: float | None) -> None:
+    """Count a granted acquire. `waited`: its seconds in the queue; None: it passed at once."""
+    if waited is None:
+        counts.passed += 1
+    else:
+        counts.waited += 1
+        counts.wait("waited", waited)
+        if has_hooks():
+            context = contextvars.copy_context()
+            emit(Granted(*names_of(queue), waited, dict(request.units), context))
+    if request.units:
+        counts.granted(request.units)
+
+
+def note_refusal(counts: Counts, queue: str, reason: str, waited: float | None = None) -> None:
+    """Count an acquire without a permit. `waited`: its seconds in the queue; None: it was in
+    none.
+    """
+    setattr(counts, reason, getattr(counts, reason) + 1)
+    if waited is not None:
+        counts.wait(reason, waited)
+    if has_hooks():
+        emit(Refused(*names_of(queue), reason, waited or 0.0))
+
+
+def reason_of(error: BaseException) -> str:
+    """The outcome of an acquire that ends with `error`."""
+    for kind, reason in REASONS:
+        if isinstance(error, kind):
+            return reason
+    return "cancelled"
+
+
+REASONS = (
+    (QueueFullError, "queue_full"),
+    (MaxSleepExceededError, "too_long"),
+    (CostExceedsCapacityError, "never"),
+    (StoreError, "store_error"),
+)
+
+
+# The calls to servers, by store, server and error ("": it was answered).
+STORE_CALLS: dict[tuple[str, str, str], Histogram] = {}
+
+
+def note_call(store: object, server: object, lost: object, seconds: float) -> None:
+    """Time a call to a server, if telemetry is on. `lost`: its exception, or its reply."""
+    if _on:
+        error = type(lost).__name__ if isinstance(lost, BaseException) else ""
+        where = f"{store}", f"{server}", error
+        (STORE_CALLS.get(where) or STORE_CALLS.setdefault(where, Histogram(CALLS))).add(seconds)
+        if has_hooks():
+            emit(StoreCalled(where[1], seconds, error))
+
+
+def note_loss(queue: str, fences: list[int]) -> None:
+    """Count leases that holders have lost."""
+    counts_of(queue).lost += len(fences)
+    if has_hooks():
+        for fence in fences:
+            emit(LeaseLost(*names_of(queue), fence))

@@ -1,0 +1,185 @@
+"""The events of limiters, for the hooks of `headgate.telemetry`.
+
+A hook is the user's code: it may take its time, raise or call a limiter. No caller waits for it. So
+`emit` queues the event, and the thread of log_writer.py calls the hooks.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from urllib.parse import unquote
+
+from headgate.log_writer import run_soon
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`limiter`: the name of a limiter. `key`: of a keyed one, or None.
+
+    A classic's name has its kind before it: "Semaphore/api".
+    """
+
+    limiter: str
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted(Event):
+    """An acquire that had to wait was granted, after `waited` seconds.
+
+    An acquire that passes at once is only counted. `context` is that of the caller.
+    """
+
+    waited: float
+    cost: dict[str, int]  # the units that the acquire named
+    context: contextvars.Context = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Event):
+    """An acquire ended without a permit, after `waited` seconds in the queue.
+
+    `reason`: "not_now" (of a try), "too_long" (max_sleep), "queue_full", "never" (the cost exceeds
+    the capacity), "cancelled" or "store_error".
+    """
+
+    reason: str
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class Released(Event):
+    """A permit was given back, after `held` seconds. Only limiters that are timed have it."""
+
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost(Event):
+    """A holder's lease ended before its release."""
+
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paused(Event):
+    """This process paused the limiter, or learned that another one did.
+
+    `reason`: "caller" (this program), "server" (a service's answer) or "fleet" (another process).
+    """
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(Event):
+    """This process ended a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsChanged(Event):
+    """Other limits hold now.
+
+    `limits`: in words. `reason`: "update", "adopted" (a service's answer) or "fleet" (another
+    process).
+    """
+
+    limits: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseActedOn(Event):
+    """A service's answer changed a limiter.
+
+    `status`: of HTTP. `verdict`: the reading of the answer. `action`: "pause", "drain" or "adopt".
+    """
+
+    status: int
+    verdict: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAway:
+    """The store cannot be asked."""
+
+    store: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBack:
+    """The store answers again, after `away` seconds."""
+
+    store: str
+    away: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCalled:
+    """A call to a server of the store was answered after `seconds`, or failed with `error`."""
+
+    server: str
+    seconds: float
+    error: str
+
+
+AnyEvent: TypeAlias = Event | StoreAway | StoreBack | StoreCalled
+Hook: TypeAlias = Callable[[AnyEvent], object]
+
+# Replaced as a whole, so a thread that reads it needs no lock.
+_hooks: tuple[Hook, ...] = ()
+
+
+def add_hook(hook: Hook) -> None:
+    """Call `hook` with each later event, in a thread of headgate.
+
+    The hooks of an event run in the order of their registration. A hook that raises does no harm:
+    its traceback goes to stderr. If hooks are too slow, events are dropped, and the log says how
+    many. Raises TypeError for an object that cannot be called.
+    """
+    global _hooks
+    if not callable(hook):
+        raise TypeError(
+            f"add_hook({hook!r:.64}): a hook is a function of one argument, the event; pass one."
+        )
+    _hooks = (*_hooks, hook)
+
+
+def remove_hook(hook: Hook) -> None:
+    """Call `hook` no more. Raises ValueError if it is no hook."""
+    global _hooks
+    if hook not in _hooks:
+        raise ValueError(f"remove_hook({hook!r:.64}): it is no hook; pass one that was added.")
+    left = list(_hooks)
+    left.remove(hook)
+    _hooks = tuple(left)
+
+
+def has_hooks() -> bool:
+    return bool(_hooks)
+
+
+def emit(event: AnyEvent) -> None:
+    """Give `event` to the hooks, if there are any. Never blocks and never raises.
+
+    A signal handler, a finalizer or a thread that has a lock may call it.
+    """
+    if _hooks:
+        run_soon(_call_hooks, event)
+
+
+def _call_hooks(event: AnyEvent) -> None:
+    for hook in _hooks:
+        hook(event)
+
+
+def names_of(queue: str) -> tuple[str, str | None]:
+    """The name and the key of a queue, from its encoded name."""
+    name, colon, key = queue.partition(":")
+    return unquote(name), unquote(key) if colon else None

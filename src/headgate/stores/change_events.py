@@ -1,0 +1,72 @@
+"""The counts, events and log lines of a pause, of its end, and of other limits.
+
+This process may have made the change, or learned from the store that another process did.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from headgate.changes import Change, Pause, Resume, Update
+from headgate.counts import counts_of
+from headgate.events import LimitsChanged, Paused, Resumed, emit, has_hooks, names_of
+from headgate.keys import title
+from headgate.log_writer import log
+from headgate.stores.limit_history import in_words
+
+if TYPE_CHECKING:
+    from headgate.gate.compile import Declaration
+
+SLACK = 0.5  # seconds by which the ends of one pause may differ, as this process learns of it
+WHY = {"caller": "", "server": ", because of a service's answer", "fleet": " by another process"}
+
+
+def note_change(queue: str, change: Change) -> None:
+    """This process makes `change`."""
+    match change:
+        case Pause(time, reason):
+            counts = counts_of(queue)
+            counts.pauses[reason] = counts.pauses.get(reason, 0) + 1
+            _note_pause(queue, time / 1_000_000, reason)
+        case Resume():
+            counts_of(queue).paused_until = 0.0
+            log(logging.INFO, "The pause of %s is over.", title(queue), kind="resumed", name=queue)
+            if has_hooks():
+                emit(Resumed(*names_of(queue)))
+        case Update(declared, _, reason):
+            _note_limits(queue, declared, reason)
+
+
+def note_fleet_pause(queue: str, seconds: float) -> None:
+    """The store says that `queue` is paused. This process may have paused it."""
+    if monotonic() + seconds > counts_of(queue).paused_until + SLACK:
+        _note_pause(queue, seconds, "fleet")
+
+
+def note_fleet_limits(queue: str, declared: Declaration) -> None:
+    """The store says that other limits hold: another process declared or updated them."""
+    _note_limits(queue, declared, "fleet")
+
+
+def _note_pause(queue: str, seconds: float, reason: str) -> None:
+    counts = counts_of(queue)
+    counts.paused_until = max(counts.paused_until, monotonic() + seconds)
+    message = "%s is paused for %.3g s%s."
+    log(logging.INFO, message, title(queue), seconds, WHY[reason], kind="paused", name=queue)
+    if has_hooks():
+        emit(Paused(*names_of(queue), seconds, reason))
+
+
+def _note_limits(queue: str, declared: Declaration, reason: str) -> None:
+    words = in_words(declared.program)
+    log(
+        logging.INFO,
+        "%s has other limits now (%s): %s.",
+        *(title(queue), reason, words),
+        kind="limits_changed",
+        name=queue,
+    )
+    if has_hooks():
+        emit(LimitsChanged(*names_of(queue), words, reason))

@@ -1,0 +1,44 @@
+"""What the limiters of this process do, for metrics, logs and your own code.
+
+    headgate.telemetry.opentelemetry    instrument(): metrics and spans for the OpenTelemetry SDK
+    headgate.telemetry.prometheus       collector(): metrics for prometheus-client
+    headgate.telemetry.add_hook         your function gets each event
+
+Each event is one of the types below. Only `opentelemetry` and `prometheus` import other packages.
+"""
+
+from headgate.events import (
+    AnyEvent,
+    Event,
+    Granted,
+    Hook,
+    LeaseLost,
+    LimitsChanged,
+    Paused,
+    Refused,
+    ResponseActedOn,
+    Resumed,
+    StoreAway,
+    StoreBack,
+    StoreCalled,
+    add_hook,
+    remove_hook,
+)
+
+__all__ = [
+    "AnyEvent",
+    "Event",
+    "Granted",
+    "Hook",
+    "LeaseLost",
+    "LimitsChanged",
+    "Paused",
+    "Refused",
+    "ResponseActedOn",
+    "Resumed",
+    "StoreAway",
+    "StoreBack",
+    "StoreCalled",
+    "add_hook",
+    "remove_hook",
+]

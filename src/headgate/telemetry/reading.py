@@ -1,0 +1,202 @@
+"""The counts and states of all limiters of this process, for the exporters. Nothing is declared.
+
+An exporter calls `switch_on` first. A name that is used in two stores is one name here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from headgate.counts import (
+    ALL,
+    OUTCOMES,
+    Counts,
+    Histogram,
+    Place,
+    label_of,
+    set_label,
+    switch_telemetry,
+)
+from headgate.events import names_of
+from headgate.gate.gate import ONE_EACH
+from headgate.stores.memory.store import STORES as MEMORY_STORES
+from headgate.stores.status import Status
+from headgate.threads import snapshot
+
+KeyLabel: TypeAlias = Callable[[str, str], str | None]
+TIMEOUT = 1.0  # seconds for the status of all names of a store
+GRANTED = "passed", "waited"
+
+
+@dataclass(frozen=True)
+class Acquires:
+    """The acquires of one name since the process began, or of the keys with one `label`."""
+
+    name: str
+    label: str  # of a key; "": the name itself, and its keys without a label
+    outcomes: dict[str, int]
+    cost: dict[str, int]  # by unit: granted, and charged by settlements
+    returned: dict[str, int]  # by unit: given back by settlements
+    waits: dict[str, Histogram]  # by outcome
+    held: Histogram
+    lost: int
+    pauses: dict[str, int]  # by reason
+    refusals: dict[tuple[int, str], int]  # of services, by status and verdict
+
+
+@dataclass
+class Usage:
+    """The permits that this process holds under a name, and its waiters."""
+
+    permits: int = 0
+    waiters: int = 0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The status of a name, or of a key with a `label`, in its store."""
+
+    name: str
+    label: str
+    status: Status
+
+
+@dataclass(frozen=True)
+class StoreState:
+    """A store with servers. `calls`: their durations, by server and error ("": answered)."""
+
+    name: str
+    available: bool
+    calls: dict[tuple[str, str], Histogram] = field(default_factory=dict)
+
+
+def switch_on(keys: KeyLabel | None = None) -> None:
+    """Begin to count, also in the fast path of memory queues.
+
+    `keys` gives the label of a key from its name and the key. None: no key has counts of its own.
+    """
+    set_label(keys)
+    switch_telemetry(True)
+    recount()
+
+
+def switch_off() -> None:
+    set_label(None)
+    switch_telemetry(False)
+    recount()
+
+
+def recount() -> None:
+    for queue in memory_queues():
+        queue.recount()
+
+
+def memory_queues() -> Iterator[Any]:
+    for store in snapshot(MEMORY_STORES):
+        yield from store.queues()
+
+
+def redis_stores() -> list[Any]:
+    """The Redis stores, if the program uses any: this module does not import redis-py."""
+    module = sys.modules.get("headgate.stores.redis.store")
+    return [] if module is None else snapshot(module.STORES)
+
+
+def queues() -> Iterator[Any]:
+    yield from memory_queues()
+    for store in redis_stores():
+        yield from store.queues()
+
+
+# Reading ----------------------------------------------------------------------------------------
+
+
+def read_acquires() -> list[Acquires]:
+    units = units_by_place()
+    return [
+        merged(place, counts, ALL.get(place._replace(is_share=True)), units.get(place, set()))
+        for place, counts in list(ALL.items())
+        if not place.is_share
+    ]
+
+
+def units_by_place() -> dict[Place, set[str]]:
+    """The units that the limits of each name count now."""
+    units: dict[Place, set[str]] = {}
+    for queue in queues():
+        units.setdefault(place_of(queue.name), set()).update(queue.declared.capacity)
+    return units
+
+
+def place_of(queue: str) -> Place:
+    name, key = names_of(queue)
+    return Place(name, label_of(name, key))
+
+
+def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) -> Acquires:
+    """The counts of a name. Grants of its share of the limits have the outcome "local"."""
+    counts.collect_all()
+    outcomes = {outcome: getattr(counts, outcome) for outcome in OUTCOMES}
+    if share is not None:
+        share.collect_all()
+        for outcome in OUTCOMES:
+            granted = outcome in GRANTED
+            outcomes["local" if granted else outcome] += getattr(share, outcome)
+    return Acquires(
+        name=place.name,
+        label=place.label,
+        outcomes=outcomes,
+        cost=cost_of(counts, units),
+        returned=dict(counts.returned),
+        waits=dict(counts.waits),
+        held=counts.held,
+        lost=counts.lost,
+        pauses=dict(counts.pauses),
+        refusals=dict(counts.refusals),
+    )
+
+
+def cost_of(counts: Counts, units: set[str]) -> dict[str, int]:
+    """An acquire that does not name a unit takes one of each that ONE_EACH has."""
+    granted = counts.passed + counts.waited
+    cost = dict(counts.charged)
+    for unit in units | counts.named.keys():
+        named, times = counts.named.get(unit, (0, 0))
+        unnamed = (granted - times) * ONE_EACH.get(unit, 0)
+        cost[unit] = cost.get(unit, 0) + named + unnamed
+    return cost
+
+
+def read_usage() -> dict[str, Usage]:
+    """The present usage by this process, by name."""
+    found: dict[str, Usage] = {}
+    for queue in queues():
+        permits, waiters = queue.usage()
+        usage = found.setdefault(names_of(queue.name)[0], Usage())
+        usage.permits += permits
+        usage.waiters += waiters
+    return found
+
+
+def read_budgets() -> list[Budget]:
+    """The status of each name that has limits, and of each key with a label.
+
+    The servers have TIMEOUT for their answers. A name without one is left out.
+    """
+    wanted = [queue for queue in memory_queues() if is_shown(queue) and not queue.is_share]
+    statuses = [(queue, queue.status()) for queue in wanted if queue.has_limits]
+    for store in redis_stores():
+        shown = [queue for queue in store.queues() if is_shown(queue) and queue.limits.has_limits]
+        statuses += store.statuses(shown, TIMEOUT)
+    return [Budget(*place_of(queue.name)[:2], status) for queue, status in statuses]
+
+
+def is_shown(queue: Any) -> bool:
+    return ":" not in queue.name or place_of(queue.name).label != ""
+
+
+def read_stores() -> list[StoreState]:
+    return [StoreState(f"{store}", store.available, store.calls()) for store in redis_stores()]
