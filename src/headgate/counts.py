@@ -71,7 +71,7 @@ class Counts:
         self.lost = 0  # leases
         # For each unit that granted acquires named: the sum of the costs, and their number.
         self.named: dict[str, list[int]] = {}
-        # What settlements charged beyond the costs, and what they gave back, by unit.
+        # Settlements charge beyond the costs, and give back, by unit.
         self.charged: dict[str, int] = {}
         self.returned: dict[str, int] = {}
         self.pauses: dict[str, int] = {}  # by reason: caller, server

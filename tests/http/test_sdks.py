@@ -219,8 +219,6 @@ async def test_a_spent_account_pauses_nothing(
         feedback,
         "note_action",
         lambda *acted: acted[3] == "pause" and pauses.append(acted[2].retry_after),
-            action == "pause" and pauses.append(answer.retry_after)
-        ),
     )
     service.moods = [mood] * 3
 

@@ -1,4 +1,4 @@
-"""What the limiters of this process do, for metrics, logs and your own code.
+"""The acquires and events of this process, for metrics, logs and your own code.
 
     headgate.telemetry.opentelemetry    instrument(): metrics and spans for the OpenTelemetry SDK
     headgate.telemetry.prometheus       collector(): metrics for prometheus-client

@@ -6,7 +6,7 @@ An exporter calls `switch_on` first. A name that is used in two stores is one na
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -90,25 +90,18 @@ def switch_off() -> None:
 
 
 def recount() -> None:
-    for queue in memory_queues():
-        queue.recount()
+    for store in stores():
+        store.recount()
 
 
-def memory_queues() -> Iterator[Any]:
-    for store in snapshot(MEMORY_STORES):
-        yield from store.queues()
+def stores() -> list[Any]:
+    return [*snapshot(MEMORY_STORES), *redis_stores()]
 
 
 def redis_stores() -> list[Any]:
     """The Redis stores, if the program uses any: this module does not import redis-py."""
     module = sys.modules.get("headgate.stores.redis.store")
     return [] if module is None else snapshot(module.STORES)
-
-
-def queues() -> Iterator[Any]:
-    yield from memory_queues()
-    for store in redis_stores():
-        yield from store.queues()
 
 
 # Reading ----------------------------------------------------------------------------------------
@@ -126,8 +119,9 @@ def read_acquires() -> list[Acquires]:
 def units_by_place() -> dict[Place, set[str]]:
     """The units that the limits of each name count now."""
     units: dict[Place, set[str]] = {}
-    for queue in queues():
-        units.setdefault(place_of(queue.name), set()).update(queue.declared.capacity)
+    for store in stores():
+        for queue in store.queues():
+            units.setdefault(place_of(queue.name), set()).update(queue.declared.capacity)
     return units
 
 
@@ -173,11 +167,11 @@ def cost_of(counts: Counts, units: set[str]) -> dict[str, int]:
 def read_usage() -> dict[str, Usage]:
     """The present usage by this process, by name."""
     found: dict[str, Usage] = {}
-    for queue in queues():
-        permits, waiters = queue.usage()
-        usage = found.setdefault(names_of(queue.name)[0], Usage())
-        usage.permits += permits
-        usage.waiters += waiters
+    for store in stores():
+        for queue, permits, waiters in store.usages():
+            usage = found.setdefault(names_of(queue)[0], Usage())
+            usage.permits += permits
+            usage.waiters += waiters
     return found
 
 
@@ -186,16 +180,15 @@ def read_budgets() -> list[Budget]:
 
     The servers have TIMEOUT for their answers. A name without one is left out.
     """
-    wanted = [queue for queue in memory_queues() if is_shown(queue) and not queue.is_share]
-    statuses = [(queue, queue.status()) for queue in wanted if queue.has_limits]
-    for store in redis_stores():
-        shown = [queue for queue in store.queues() if is_shown(queue) and queue.limits.has_limits]
-        statuses += store.statuses(shown, TIMEOUT)
-    return [Budget(*place_of(queue.name)[:2], status) for queue, status in statuses]
+    return [
+        Budget(*place_of(queue)[:2], status)
+        for store in stores()
+        for queue, status in store.statuses(is_shown, TIMEOUT)
+    ]
 
 
-def is_shown(queue: Any) -> bool:
-    return ":" not in queue.name or place_of(queue.name).label != ""
+def is_shown(queue: str) -> bool:
+    return ":" not in queue or place_of(queue).label != ""
 
 
 def read_stores() -> list[StoreState]:

@@ -62,7 +62,9 @@ class Acquires:
             note_refusal(self.counts, self.name, "never")
             raise answer
         if isinstance(answer, Permit):
-            note_grant(self.counts, self.name, request, None)
+            self.counts.passed += 1
+            if request.units:
+                self.counts.granted(request.units)
         else:
             note_refusal(self.counts, self.name, "not_now")
         return answer

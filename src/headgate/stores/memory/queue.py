@@ -188,22 +188,6 @@ class MemoryQueue(Acquires):
 
         self._lock.run_or_defer(rebuild)
 
-    @property
-    def is_share(self) -> bool:
-        return self._store.is_share
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether an acquire has declared limits."""
-        return not self._state.undeclared
-
-    def usage(self) -> tuple[int, int]:
-        """How many permits are held, and how many callers wait, as read without the lock."""
-        waiting = self._state.waiting
-        held = max((rule.used for rule in waiting.gate.holding), default=0)
-        waiters = len(waiting.gate.queue) + len(waiting.local.futures)
-        return max(0, held - len(waiting.holders.pool)), waiters
-
     def try_evict(self) -> bool:
         try:
             return self._lock.run(self._state.try_evict, None)
@@ -212,3 +196,16 @@ class MemoryQueue(Acquires):
 
     def forked(self) -> None:
         self._lock.fork(self._state.disown)
+
+
+def has_limits(queue: MemoryQueue) -> bool:
+    """Whether an acquire has declared limits."""
+    return not queue._state.undeclared
+
+
+def usage(queue: MemoryQueue) -> tuple[int, int]:
+    """How many permits are held, and how many callers wait, as read without the lock."""
+    waiting = queue._state.waiting
+    held = max((rule.used for rule in waiting.gate.holding), default=0)
+    waiters = len(waiting.gate.queue) + len(waiting.local.futures)
+    return max(0, held - len(waiting.holders.pool)), waiters

@@ -6,15 +6,16 @@ It forgets idle names. A limiter that still exists brings its queue back at its 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from weakref import WeakSet, WeakValueDictionary
 
 import headgate.clock as clocks
 from headgate.gate.compile import Declaration
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.memory.lock import Lock, Reentered, forget_all
-from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.queue import MemoryQueue, has_limits, usage
 from headgate.stores.memory.waiters import Waiter
+from headgate.stores.status import Status
 
 FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 
@@ -61,6 +62,25 @@ class MemoryStore:
     def queues(self) -> list[MemoryQueue]:
         """All queues in use, and idle ones that were not forgotten yet."""
         return list(self._queues.values())
+
+    # For headgate.telemetry: RedisStore has the same methods.
+
+    def recount(self) -> None:
+        for queue in self.queues():
+            queue.recount()
+
+    def usages(self) -> list[tuple[str, int, int]]:
+        """For each queue: its name, its held permits, its waiters."""
+        return [(queue.name, *usage(queue)) for queue in self.queues()]
+
+    def statuses(self, is_shown: Callable[[str], bool], timeout: float) -> list[tuple[str, Status]]:
+        """The status of each queue with limits and such a name. It comes at once."""
+        wanted = [] if self.is_share else self.queues()
+        return [
+            (queue.name, queue.status())
+            for queue in wanted
+            if is_shown(queue.name) and has_limits(queue)
+        ]
 
     def keep(self, queue: MemoryQueue) -> None:
         self._kept[queue.name] = queue

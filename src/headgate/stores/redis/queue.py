@@ -231,9 +231,6 @@ class RedisQueue:
     def status(self, own: Declaration | None = None) -> Status:
         return self.threads.blocking(partial(self.astatus, own))
 
-    def usage(self) -> tuple[int, int]:
-        return self.routing.usage()
-
     def describe(self) -> str:
         if self._last_status is None:
             return f"{in_words(self.declared.program)} (no status asked yet), on {self._store}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -78,12 +78,23 @@ class RedisStore:
     def available(self) -> bool:
         return not outages_of(self.topology).since
 
-    def statuses(self, queues: list[RedisQueue], timeout: float) -> list[tuple[RedisQueue, Status]]:
-        """The status of each queue whose server answers within `timeout` seconds."""
-        if not queues or not self.available:
-            return []
-        with suppress(StoreError, NoPortalError):
-            return blocking(lambda: answered(queues, timeout), f"{len(queues)} limiters")
+    def recount(self) -> None:
+        """Each acquire looks for its counts by name."""
+
+    def usages(self) -> list[tuple[str, int, int]]:
+        """For each queue: its name, the permits and waiters of this process."""
+        return [(queue.name, *queue.routing.usage()) for queue in self.queues()]
+
+    def statuses(self, is_shown: Callable[[str], bool], timeout: float) -> list[tuple[str, Status]]:
+        """The status of each queue with limits and such a name, if it comes within `timeout`
+        seconds.
+        """
+        wanted = [
+            queue for queue in self.queues() if is_shown(queue.name) and queue.limits.has_limits
+        ]
+        if wanted and self.available:
+            with suppress(StoreError, NoPortalError):
+                return blocking(lambda: answered(wanted, timeout), f"{len(wanted)} limiters")
         return []
 
     def _forget_idle(self) -> None:
@@ -176,18 +187,15 @@ class RedisStore:
         return f"Redis at {self.topology}"
 
 
-async def answered(queues: list[RedisQueue], timeout: float) -> list[tuple[RedisQueue, Status]]:
+async def answered(queues: list[RedisQueue], timeout: float) -> list[tuple[str, Status]]:
     """Ask for the status of all `queues` at once, and leave out those without an answer."""
     asked = [asyncio.ensure_future(queue.astatus()) for queue in queues]
     await asyncio.wait(asked, timeout=timeout)
     for each in asked:
         each.cancel()
-    await asyncio.gather(*asked, return_exceptions=True)
-    return [
-        (queue, each.result())
-        for queue, each in zip(queues, asked, strict=True)
-        if not each.cancelled() and each.exception() is None
-    ]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    named = zip(queues, found, strict=True)
+    return [(queue.name, status) for queue, status in named if isinstance(status, Status)]
 
 
 async def flush_queues(queues: list[RedisQueue]) -> None:

@@ -1,0 +1,51 @@
+"""The acquires and events of a test, as `headgate.telemetry` reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headgate import log_writer
+from headgate.telemetry import AnyEvent, StoreCalled, add_hook, reading, remove_hook
+from headgate.telemetry.reading import Acquires
+
+
+class Events:
+    """The events of this process so far, but for the calls to servers."""
+
+    def __init__(self) -> None:
+        self.all: list[AnyEvent] = []
+
+    def of(self, name: str) -> list[AnyEvent]:
+        assert log_writer.flush()
+        return [each for each in self.all if getattr(each, "limiter", None) == name]
+
+    def note(self, event: AnyEvent) -> None:
+        if not isinstance(event, StoreCalled):
+            self.all.append(event)
+
+
+@pytest.fixture
+def events() -> Iterator[Events]:
+    found = Events()
+    add_hook(found.note)
+    yield found
+    remove_hook(found.note)
+
+
+@pytest.fixture(autouse=True)
+def counting() -> Iterator[None]:
+    reading.switch_on()
+    yield
+    reading.switch_off()
+
+
+def acquires(name: str, label: str = "") -> Acquires:
+    [found] = [each for each in reading.read_acquires() if (each.name, each.label) == (name, label)]
+    return found
+
+
+def outcomes(name: str, label: str = "") -> dict[str, int]:
+    """Those that have happened."""
+    return {outcome: times for outcome, times in acquires(name, label).outcomes.items() if times}
