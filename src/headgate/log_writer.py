@@ -160,12 +160,14 @@ def log(
     error: BaseException | None = None,
     kind: str = "",
     name: str = "",
+    every_time: bool = False,
 ) -> None:
     """Log `message % arguments` with the logger "headgate", and `error` with its traceback.
 
-    A line with a `kind` is logged at most once in INTERVAL for each kind and `name`. Its record has
-    both, as `headgate_event` and `headgate_limiter`. Never blocks, runs no handler, and may be
-    called anywhere: in a signal handler, a finalizer, any thread and any event loop.
+    The record of a line with a `kind` has it as `headgate_event`, and `name` as `headgate_name`. It
+    is logged at most once in INTERVAL for each kind and name, unless `every_time`. Never blocks,
+    runs no handler, and may be called anywhere: in a signal handler, a finalizer, any thread and
+    any event loop.
     """
     # isEnabledFor would take logging's lock, which a thread that configures handlers may hold.
     if level < LOGGER.getEffectiveLevel() or LOGGER.disabled:
@@ -173,12 +175,12 @@ def log(
     extra = None
     if kind:
         now, what = monotonic(), (kind, name)
-        if now - _logged.get(what, -inf) < INTERVAL:
+        if now - _logged.get(what, -inf) < INTERVAL and not every_time:
             return
         if len(_logged) >= MAX_LINES:
             _logged.clear()
         _logged[what] = now
-        extra = {"headgate_event": kind, "headgate_limiter": name}
+        extra = {"headgate_event": kind, "headgate_name": name}
     _writer.put(Line(level, message, arguments, error, extra))
 
 

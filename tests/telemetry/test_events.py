@@ -275,7 +275,7 @@ def test_a_pause_is_logged_once_a_minute_for_each_name(
         Limiter(each, Concurrency(1)).pause(30)
     assert log_writer.flush()
     lines = [
-        (record.headgate_event, record.headgate_limiter, record.getMessage())  # type: ignore[attr-defined]  # of `extra`
+        (record.headgate_event, record.headgate_name, record.getMessage())  # type: ignore[attr-defined]  # of `extra`
         for record in caplog.records
         if name in record.getMessage()
     ]

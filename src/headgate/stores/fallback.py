@@ -231,7 +231,7 @@ class Absence:
         if self._told.acquire(blocking=False):
             self._since = self._last
             why = self.cause or "It was found away."
-            log(logging.WARNING, "%s goes without its store, %s: %s. %s", *self._words, why)
+            self._log("store_away", "%s goes without its store, %s: %s. %s", *self._words, why)
             emit(StoreAway(self._words[1], f"{why}"))
 
     def ends(self, away: Callable[[str], bool]) -> None:
@@ -241,8 +241,11 @@ class Absence:
         if self._told.locked() and monotonic() - self._last >= CALM and not away(self._key):
             with suppress(RuntimeError):  # another thread was faster
                 self._told.release()
-                log(logging.WARNING, "%s is back at its store, %s.", *self._words[:2])
+                self._log("store_back", "%s is back at its store, %s.", *self._words[:2])
                 emit(StoreBack(self._words[1], monotonic() - self._since))
+
+    def _log(self, kind: str, message: str, *arguments: object) -> None:
+        log(logging.WARNING, message, *arguments, kind=kind, name=self._words[0], every_time=True)
 
 
 # Limiters of one name and fallback share log lines: some programs make one for each request.

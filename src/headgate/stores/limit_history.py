@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from math import inf
-from time import monotonic
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -17,9 +15,6 @@ from headgate.validation import plain
 # Microseconds for which others cannot declare replaced limits again. Twin: HOLD in prelude.lua.
 HOLD = 60_000_000
 REMEMBERED = 8  # of the texts of one name
-MOST_TOLD = 1024  # logged lines that are remembered
-
-_told: dict[tuple[str, frozenset[str]], float] = {}  # when each was logged
 
 
 class Declarations:
@@ -111,19 +106,15 @@ def caller_of(program: str) -> Place:
 
 
 def warn_of_processes(name: str, declared: str, holds: str) -> None:
-    """Log, at most once a minute, that another process disagrees and its declaration holds."""
-    what, now = (name, frozenset((declared, holds))), monotonic()
-    if now - _told.get(what, -inf) < HOLD / 1_000_000:
-        return
-    if len(_told) >= MOST_TOLD:
-        _told.clear()
-    _told[what] = now
+    """Log that another process disagrees, and its declaration holds."""
     log(
         logging.WARNING,
         "Limiter %r is declared as %s in this process, but another process has replaced that, and "
         "%s holds instead. Make the code of both agree, or call update() to set the limits that "
         "are to hold.",
         *(unquote(name), in_words(declared), in_words(holds)),
+        kind="limits_disagree",
+        name=name,
     )
 
 

@@ -31,4 +31,6 @@ def log_lost(name: str, permits: Sequence[Permit]) -> None:
         "it was not renewed in time, or the store has forgotten it. "
         "Another caller may hold the capacity now.",
         *(len(lost), title(name), fences, more),
+        kind="lease_lost",
+        name=name,
     )

@@ -41,8 +41,12 @@ class Outages:
         self._last[part] = now = monotonic()
         # Of several threads, only the one that stored its `now` logs the error.
         if self.since.setdefault(part, now) is now:
-            log(logging.WARNING, "%s Acquires raise StoreError until it answers again.", error)
-            emit(StoreAway(self._name_of(part), f"{error}"))
+            where, message = (
+                self._name_of(part),
+                "%s Acquires raise StoreError until it answers again.",
+            )
+            log(logging.WARNING, message, error, kind="store_away", name=where, every_time=True)
+            emit(StoreAway(where, f"{error}"))
 
     def ends(self, part: Hashable, loop: AbstractEventLoop) -> None:
         """A call was answered. The outage ends if no call fails in the next CALM seconds."""
@@ -56,7 +60,14 @@ class Outages:
         if now - self._last[part] >= CALM and (since := self.since.pop(part, None)) is not None:
             where, away = self._name_of(part), now - since
             message = "The Redis server at %s answers again, after %.1f s."
-            log(logging.WARNING, message, where, away)
+            log(
+                logging.WARNING,
+                message,
+                *(where, away),
+                kind="store_back",
+                name=where,
+                every_time=True,
+            )
             emit(StoreBack(where, away))
 
     def _name_of(self, part: Hashable) -> str:
