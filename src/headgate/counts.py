@@ -18,7 +18,16 @@ from headgate.errors import (
     QueueFullError,
     StoreError,
 )
-from headgate.events import Granted, LeaseLost, Refused, StoreCalled, emit, has_hooks, names_of
+from headgate.events import (
+    Granted,
+    LeaseLost,
+    Refused,
+    Released,
+    StoreCalled,
+    emit,
+    has_hooks,
+    names_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,6 +168,7 @@ def label_of(name: str, key: str | None) -> str:
     return label if not label or label in labels or len(labels) < MOST_LABELS else OTHER
 
 
+_timed = False  # new limiters time their permits
 _on = False  # the fast path of memory queues counts, too
 
 
@@ -170,6 +180,16 @@ def switch_telemetry(on: bool) -> None:
     """The queues that exist must `recount` then."""
     global _on
     _on = on
+
+
+def permits_are_timed() -> bool:
+    return _timed
+
+
+def time_permits(timed: bool) -> None:
+    """Time the permits of all limiters that are made from now on."""
+    global _timed
+    _timed = timed
 
 
 def set_label(label: Label | None) -> None:
@@ -202,6 +222,13 @@ def note_refusal(counts: Counts, queue: str, reason: str, waited: float | None =
         counts.wait(reason, waited)
     if has_hooks():
         emit(Refused(*names_of(queue), reason, waited or 0.0))
+
+
+def note_release(queue: str, held: float) -> None:
+    """Time a permit that was held, of a limiter that is timed."""
+    counts_of(queue).held.add(held)
+    if has_hooks():
+        emit(Released(*names_of(queue), held))
 
 
 def reason_of(error: BaseException) -> str:

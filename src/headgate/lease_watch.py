@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import monotonic
 from typing import Any, TypeVar
 
 from headgate.errors import LeaseLostError
-from headgate.gate.compile import Declaration
 from headgate.interfaces import Queue
 from headgate.keys import title
-from headgate.permit import BlockWatch, Issuer, Permit, Refusal, redirect, renew_lease
+from headgate.permit import BlockWatch, Permit, Refusal, redirect, renew_lease
 from headgate.request import Request
 from headgate.stores.context_stack import not_begun, visitor
-from headgate.stores.memory.fast_path import not_at_once
+from headgate.wrapping import IssuerWrapper, QueueWrapper
 
 T = TypeVar("T", Permit, Permit | Refusal)
 
@@ -196,80 +195,22 @@ class Lost(Exception):
         self.watch = watch
 
 
-class Noting:
-    """Around the queue that granted a permit: it informs the watch before a release."""
+class Noting(IssuerWrapper):
+    """It informs the watch of a block before the release of its permit."""
 
-    def __init__(self, queue: Issuer) -> None:
-        self.name = queue.name
-        self.owns, self.settle = queue.owns, queue.settle
-        self.abandon, self.change = queue.abandon, queue.change
-        self._queue = queue
-
-    @property
-    def declared(self) -> Declaration:
-        return self._queue.declared
-
-    def release(self, permit: Permit) -> None:
+    def _before_release(self, permit: Permit) -> None:
         if permit.watch is not None:
             permit.watch.note()
-        self._queue.release(permit)
-
-    async def arelease(self, permit: Permit) -> bool:
-        if permit.watch is not None:
-            permit.watch.note()
-        return await self._queue.arelease(permit)
 
 
-class Watched:
-    """A queue around another: it watches over the blocks that enter by it.
-
-    All other calls go straight to the queue inside.
-    """
+class Watched(QueueWrapper):
+    """It watches over the blocks that enter by it."""
 
     def __init__(self, queue: Queue) -> None:
-        self.name = queue.name
-        self.enter = self.enter_task = not_at_once
-        self.status, self.astatus, self.describe = queue.status, queue.astatus, queue.describe
-        self.change, self.achange = queue.change, queue.achange
-        self.flush, self.aflush = queue.flush, queue.aflush
-        self._queue = queue
+        super().__init__(queue)
         self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread
 
-    @property
-    def declared(self) -> Declaration:
-        return self._queue.declared
-
-    def follow(self, declared: Declaration) -> None:
-        self._queue.follow(declared)
-
-    def foresee(self, declared: Declaration) -> Declaration:
-        return self._queue.foresee(declared)
-
-    def accept(self, declared: Declaration, known: bool) -> None:
-        self._queue.accept(declared, known)
-
-    async def learn(self) -> Declaration:
-        return await self._queue.learn()
-
-    def learn_sync(self) -> Declaration:
-        return self._queue.learn_sync()
-
-    def once_known(self, call: str, act: Callable[[], None]) -> None:
-        self._queue.once_known(call, act)
-
-    async def acquire(self, request: Request) -> Permit:
-        return self._guarded(await self._queue.acquire(request))
-
-    def acquire_sync(self, request: Request) -> Permit:
-        return self._guarded(self._queue.acquire_sync(request))
-
-    async def atake(self, request: Request) -> Permit | Refusal:
-        return self._guarded(await self._queue.atake(request))
-
-    def take(self, request: Request) -> Permit | Refusal:
-        return self._guarded(self._queue.take(request))
-
-    def _guarded(self, answer: T) -> T:
+    def _wrapped(self, answer: T) -> T:
         """A permit whose blocks are watched over."""
         if isinstance(answer, Permit):
             answer.guard = self._watch

@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
 from headgate.changes import Drain, Pause, Reset, Resume, Update
 from headgate.closing import CLOSINGS, Closing
+from headgate.counts import permits_are_timed
 from headgate.declaring import Attached
 from headgate.decorator import limited
 from headgate.entrance import Entrance, made_from
@@ -22,6 +23,7 @@ from headgate.lease_watch import Watched
 from headgate.limit_parser import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.permit import Outcome, Permit, Refusal
+from headgate.permit_timing import Timed
 from headgate.pickles import attributes, remade
 from headgate.request import NOTHING, Request, asked, check_settlement, sleep_of
 from headgate.stores.fallback import with_fallback
@@ -176,6 +178,8 @@ class Limiter(Entrance):
 
     def _open(self, declared: Declaration, request: Request, whole: Queue | None = None) -> None:
         queue: Queue = self._store.queue(encoded(self.name, self.key), declared)
+        if permits_are_timed():
+            queue = Timed(queue)
         if self._options["on_lost"] == "cancel" and not isinstance(self._store, MemoryStore):
             queue = Watched(queue)
         # Skip `Undeclared` where it would change nothing: for an attached limiter, and for a key

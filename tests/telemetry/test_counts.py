@@ -119,11 +119,15 @@ async def test_acquires_that_queue_are_counted_with_their_waits(world: World) ->
 
 
 @told
-async def test_a_caller_behind_a_rate_waits_for_its_moment(world: World) -> None:
+async def test_callers_behind_a_rate_wait_for_their_moments(world: World) -> None:
+    """They ask together, so the server decides about all three at one moment."""
     limiter = world.limiter(Rate(1, per=world.beat))
-    for _ in range(3):
+
+    async def enter() -> None:
         async with limiter:
             pass
+
+    await asyncio.gather(*(enter() for _ in range(3)))
     assert outcomes(world.name) == {"passed": 1, "waited": 2}
     assert acquires(world.name).waits["waited"].sum >= 1.5 * world.beat
 

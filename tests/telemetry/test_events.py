@@ -20,6 +20,7 @@ from headgate.telemetry import (
     LimitsChanged,
     Paused,
     Refused,
+    Released,
     ResponseActedOn,
     Resumed,
     StoreAway,
@@ -72,6 +73,34 @@ async def test_a_refusal_is_an_event_with_its_reason(world: World, events: Event
     async with limiter:
         assert not await limiter.atry_acquire()
     assert events.of(world.name) == [Refused(world.name, "k", "not_now", 0.0)]
+
+
+@told
+async def test_the_time_of_held_permits_is_an_event_if_a_program_asks_for_it(
+    world: World, events: Events
+) -> None:
+    reading.switch_on(use_time=True)
+    limiter = world.limiter(Concurrency(2))
+    async with limiter:
+        await world.sleep(world.beat)
+    permit = await limiter.acquire()
+    permit.release()
+    permit.release()
+    async with limiter.acquire():
+        pass
+
+    found = [each.held for each in events.of(world.name) if isinstance(each, Released)]
+    assert len(found) == 3
+    assert sum(acquires(world.name).held.counts) == 3
+    assert acquires(world.name).held.sum == pytest.approx(sum(found))
+
+
+@told
+async def test_a_permit_of_a_rate_has_no_time(world: World, events: Events) -> None:
+    reading.switch_on(use_time=True)
+    async with world.limiter(Rate(1000, per=1)):
+        pass
+    assert events.of(world.name) == []
 
 
 # Changes ------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from headgate.counts import (
     label_of,
     set_label,
     switch_telemetry,
+    time_permits,
 )
 from headgate.events import names_of
 from headgate.gate.gate import ONE_EACH
@@ -73,17 +74,20 @@ class StoreState:
     calls: dict[tuple[str, str], Histogram] = field(default_factory=dict)
 
 
-def switch_on(keys: KeyLabel | None = None) -> None:
+def switch_on(keys: KeyLabel | None = None, use_time: bool = False) -> None:
     """Begin to count, also in the fast path of memory queues.
 
     `keys` gives the label of a key from its name and the key. None: no key has counts of its own.
+    `use_time`: time the permits of all limiters that are made from now on.
     """
+    time_permits(use_time)
     set_label(keys)
     switch_telemetry(True)
     recount()
 
 
 def switch_off() -> None:
+    time_permits(False)
     set_label(None)
     switch_telemetry(False)
     recount()

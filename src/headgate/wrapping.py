@@ -1,0 +1,93 @@
+"""A queue around another, and an issuer around another, which pass on all calls.
+
+A subclass adds what it has to do with a permit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from headgate.gate.compile import Declaration
+from headgate.interfaces import Queue
+from headgate.permit import Issuer, Permit, Refusal
+from headgate.request import Request
+from headgate.stores.memory.fast_path import not_at_once
+
+T = TypeVar("T", Permit, Permit | Refusal)
+
+
+class QueueWrapper:
+    """A block or an acquire gets its permit from `_wrapped`. There is no fast path."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.name = queue.name
+        self.enter = self.enter_task = not_at_once
+        self.status, self.astatus, self.describe = queue.status, queue.astatus, queue.describe
+        self.change, self.achange = queue.change, queue.achange
+        self.flush, self.aflush = queue.flush, queue.aflush
+        self._queue = queue
+
+    def _wrapped(self, answer: T) -> T:
+        raise NotImplementedError
+
+    @property
+    def declared(self) -> Declaration:
+        return self._queue.declared
+
+    def follow(self, declared: Declaration) -> None:
+        self._queue.follow(declared)
+
+    def foresee(self, declared: Declaration) -> Declaration:
+        return self._queue.foresee(declared)
+
+    def accept(self, declared: Declaration, known: bool) -> None:
+        self._queue.accept(declared, known)
+
+    async def learn(self) -> Declaration:
+        return await self._queue.learn()
+
+    def learn_sync(self) -> Declaration:
+        return self._queue.learn_sync()
+
+    def once_known(self, call: str, act: Callable[[], None]) -> None:
+        self._queue.once_known(call, act)
+
+    async def acquire(self, request: Request) -> Permit:
+        return self._wrapped(await self._queue.acquire(request))
+
+    def acquire_sync(self, request: Request) -> Permit:
+        return self._wrapped(self._queue.acquire_sync(request))
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        return self._wrapped(await self._queue.atake(request))
+
+    def take(self, request: Request) -> Permit | Refusal:
+        return self._wrapped(self._queue.take(request))
+
+
+class IssuerWrapper:
+    """`_before_release` comes before a permit goes back."""
+
+    def __init__(self, queue: Issuer) -> None:
+        self.name = queue.name
+        self.owns, self.settle, self.change = queue.owns, queue.settle, queue.change
+        self._queue = queue
+
+    def _before_release(self, permit: Permit) -> None:
+        raise NotImplementedError
+
+    @property
+    def declared(self) -> Declaration:
+        return self._queue.declared
+
+    def release(self, permit: Permit) -> None:
+        self._before_release(permit)
+        self._queue.release(permit)
+
+    async def arelease(self, permit: Permit) -> bool:
+        self._before_release(permit)
+        return await self._queue.arelease(permit)
+
+    def abandon(self, permit: Permit) -> None:
+        self._queue.abandon(permit)
