@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import unquote
 
-from headgate.log_writer import run_soon
+from headgate.log_writer import run_soon, shown_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,8 @@ def emit(event: AnyEvent) -> None:
 
 def _call_hooks(event: AnyEvent) -> None:
     for hook in _hooks:
-        hook(event)
+        with shown_errors():  # the other hooks get the event all the same
+            hook(event)
 
 
 def names_of(queue: str) -> tuple[str, str | None]:

@@ -13,8 +13,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -142,11 +142,18 @@ class Writer:
             self._hand_over(Line(logging.WARNING, message, (dropped,), None))
 
     def _hand_over(self, line: Line | Call) -> None:
-        try:
+        with shown_errors():  # the next line must be written all the same
             line.run()
-        except BaseException:  # of the user's code; the next line must be written all the same
-            if logging.raiseExceptions and sys.stderr is not None:
-                traceback.print_exc()
+
+
+@contextmanager
+def shown_errors() -> Iterator[None]:
+    """Around a call of the user's code: write the traceback of any exception to stderr."""
+    try:
+        yield
+    except BaseException:
+        if logging.raiseExceptions and sys.stderr is not None:
+            traceback.print_exc()
 
 
 _writer = Writer()
