@@ -30,6 +30,7 @@ from headgate.threads import snapshot
 KeyLabel: TypeAlias = Callable[[str, str], str | None]
 TIMEOUT = 1.0  # seconds for the status of all names of a store
 GRANTED = "passed", "waited"
+_exporters = 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,10 @@ def switch_on(keys: KeyLabel | None = None, use_time: bool = False) -> None:
 
     `keys` gives the label of a key from its name and the key. None: no key has counts of its own.
     `use_time`: time the permits of all limiters that are made from now on.
+    The exporters of a process share the `keys` of the last call.
     """
+    global _exporters
+    _exporters += 1
     time_permits(use_time)
     set_label(keys)
     switch_telemetry(True)
@@ -87,6 +91,11 @@ def switch_on(keys: KeyLabel | None = None, use_time: bool = False) -> None:
 
 
 def switch_off() -> None:
+    """Undo one `switch_on`. The last exporter that leaves ends the counting."""
+    global _exporters
+    _exporters = max(0, _exporters - 1)
+    if _exporters:
+        return
     time_permits(False)
     set_label(None)
     switch_telemetry(False)
