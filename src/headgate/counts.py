@@ -30,7 +30,7 @@ from headgate.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from headgate.gate.gate import Units
     from headgate.request import Request
@@ -69,7 +69,7 @@ class Counts:
 
     __slots__ = (
         *(*OUTCOMES, "charged", "held", "lost", "named", "paused_until", "pauses", "refusals"),
-        *("returned", "sources", "waits"),
+        *("returned", "sources", "units", "waits"),
     )
 
     def __init__(self) -> None:
@@ -78,6 +78,8 @@ class Counts:
         # Functions that take the counts of fast paths, which are no part of `passed` yet.
         self.sources: set[Callable[[], int]] = set()
         self.lost = 0  # leases
+        # The units that limits have counted. The store forgets the limits of an idle name.
+        self.units: set[str] = set()
         # For each unit that granted acquires named: the sum of the costs, and their number.
         self.named: dict[str, list[int]] = {}
         # Settlements charge beyond the costs, and give back, by unit.
@@ -128,6 +130,10 @@ class Counts:
         for unit, extra in extras.items():
             sums = self.charged if extra > 0 else self.returned
             sums[unit] = sums.get(unit, 0) + abs(extra)
+
+
+def remember_units(queue: str, units: Iterable[str]) -> None:
+    counts_of(queue).units.update(units)
 
 
 # From a name and a key. None: the key has no counts of its own.

@@ -146,6 +146,7 @@ def place_of(queue: str) -> Place:
 def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) -> Acquires:
     """The counts of a name. Grants of its share of the limits have the outcome "local"."""
     counts.collect_all()
+    counts.units |= units
     outcomes = {outcome: getattr(counts, outcome) for outcome in OUTCOMES}
     if share is not None:
         share.collect_all()
@@ -156,7 +157,7 @@ def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) 
         name=place.name,
         label=place.label,
         outcomes=outcomes,
-        cost=cost_of(counts, units),
+        cost=cost_of(counts),
         returned=dict(counts.returned),
         waits=dict(counts.waits),
         held=counts.held,
@@ -166,11 +167,11 @@ def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) 
     )
 
 
-def cost_of(counts: Counts, units: set[str]) -> dict[str, int]:
+def cost_of(counts: Counts) -> dict[str, int]:
     """An acquire that does not name a unit takes one of each that ONE_EACH has."""
     granted = counts.passed + counts.waited
     cost = dict(counts.charged)
-    for unit in units | counts.named.keys():
+    for unit in counts.units | counts.named.keys():
         named, times = counts.named.get(unit, (0, 0))
         unnamed = (granted - times) * ONE_EACH.get(unit, 0)
         cost[unit] = cost.get(unit, 0) + named + unnamed

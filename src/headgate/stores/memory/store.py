@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from weakref import WeakSet, WeakValueDictionary
 
 import headgate.clock as clocks
+from headgate.counts import remember_units
 from headgate.gate.compile import Declaration
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.memory.lock import Lock, Reentered, forget_all
@@ -91,6 +92,7 @@ class MemoryStore:
         self._most = 2 * len(self._kept)
         for name, queue in list(self._kept.items()):
             if queue.try_evict():
+                remember_units(name, queue.declared.capacity)
                 self._kept.pop(name, None)
         self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
-from headgate.counts import STORE_CALLS, Histogram
+from headgate.counts import STORE_CALLS, Histogram, remember_units
 from headgate.errors import StoreError
 from headgate.gate.compile import Declaration
 from headgate.stores.limit_history import Written, note_limits
@@ -100,9 +100,13 @@ class RedisStore:
     def _forget_idle(self) -> None:
         """Forget idle queues so rarely that the work for each new one stays constant."""
         if len(self._kept) > self._most:
-            self._kept = {
-                name: queue for name, queue in self._kept.copy().items() if not queue.routing.idle()
-            }
+            kept = {}
+            for name, queue in self._kept.copy().items():
+                if queue.routing.idle():
+                    remember_units(name, queue.declared.capacity)
+                else:
+                    kept[name] = queue
+            self._kept = kept
             self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 
     def session(self, queue: Home) -> LoopSession:
