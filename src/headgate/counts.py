@@ -155,11 +155,14 @@ _label: Label | None = None
 @lru_cache(maxsize=1024)
 def counts_of(queue: str, is_share: bool = False) -> Counts:
     """The counts of a queue, by its encoded name. Keys without a label share those of the name."""
-    name, key = names_of(queue)
-    place = Place(name, label_of(name, key), is_share)
-    if place not in ALL and len(ALL) >= MOST_NAMES:
-        place = Place(OTHER, "", is_share)
+    place = place_of(*names_of(queue), is_share)
     return ALL.get(place) or ALL.setdefault(place, Counts())
+
+
+def place_of(name: str, key: str | None, is_share: bool = False) -> Place:
+    """The place of the counts of a name and a key. Beyond MOST_NAMES places it is OTHER."""
+    place = Place(name, label_of(name, key), is_share)
+    return place if place in ALL or len(ALL) < MOST_NAMES else Place(OTHER, "", is_share)
 
 
 def label_of(name: str, key: str | None) -> str:

@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 
 from headgate.counts import (
     ALL,
+    OTHER,
     OUTCOMES,
     Counts,
     Histogram,
     Place,
-    label_of,
+    place_of,
     set_label,
     switch_telemetry,
     time_permits,
@@ -134,13 +135,9 @@ def units_by_place() -> dict[Place, set[str]]:
     units: dict[Place, set[str]] = {}
     for store in stores():
         for queue in store.queues():
-            units.setdefault(place_of(queue.name), set()).update(queue.declared.capacity)
+            place = place_of(*names_of(queue.name))
+            units.setdefault(place, set()).update(queue.declared.capacity)
     return units
-
-
-def place_of(queue: str) -> Place:
-    name, key = names_of(queue)
-    return Place(name, label_of(name, key))
 
 
 def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) -> Acquires:
@@ -183,7 +180,7 @@ def read_usage() -> dict[str, Usage]:
     found: dict[str, Usage] = {}
     for store in stores():
         for queue, permits, waiters in store.usages():
-            usage = found.setdefault(names_of(queue)[0], Usage())
+            usage = found.setdefault(place_of(*names_of(queue)).name, Usage())
             usage.permits += permits
             usage.waiters += waiters
     return found
@@ -195,14 +192,17 @@ def read_budgets() -> list[Budget]:
     The servers have TIMEOUT for their answers. A name without one is left out.
     """
     return [
-        Budget(*place_of(queue)[:2], status)
+        Budget(*place_of(*names_of(queue))[:2], status)
         for store in stores()
         for queue, status in store.statuses(is_shown, TIMEOUT)
     ]
 
 
 def is_shown(queue: str) -> bool:
-    return ":" not in queue or place_of(queue).label != ""
+    """Whether its budget is read. Of names and keys that are OTHER there may be very many."""
+    name, key = names_of(queue)
+    place = place_of(name, key)
+    return place.name == name and (key is None or place.label not in ("", OTHER))
 
 
 def read_stores() -> list[StoreState]:
