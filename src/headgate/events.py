@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import time
 from typing import TypeAlias
 from urllib.parse import unquote
 
@@ -30,12 +31,14 @@ class Event:
 class Granted(Event):
     """An acquire that had to wait was granted, after `waited` seconds.
 
-    An acquire that passes at once is only counted. `context` is that of the caller.
+    An acquire that passes at once is only counted. `context` is that of the caller. `at` is the
+    moment, in seconds since 1970.
     """
 
     waited: float
     cost: dict[str, int]  # the units that the acquire named
     context: contextvars.Context = field(repr=False, compare=False)
+    at: float = field(default_factory=time, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,15 @@ class Refused(Event):
     """An acquire ended without a permit, after `waited` seconds in the queue.
 
     `reason`: "not_now" (of a try), "too_long" (max_sleep), "queue_full", "never" (the cost exceeds
-    the capacity), "cancelled" or "store_error".
+    the capacity), "cancelled" or "store_error". `context` and `at` are as in `Granted`.
     """
 
     reason: str
     waited: float
+    context: contextvars.Context = field(
+        default_factory=contextvars.copy_context, repr=False, compare=False
+    )
+    at: float = field(default_factory=time, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

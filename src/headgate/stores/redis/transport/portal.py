@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import os
 import threading
 from collections import deque
@@ -237,6 +238,7 @@ class Call(Generic[T]):
     ) -> None:
         self.work = work
         self.thread = threading.get_ident()
+        self._context = contextvars.copy_context()  # the task runs in the context of the caller
         # This process is a child of a fork, and the parent gets the result.
         self.of_parent = False
         self._process_ends = False  # This thread must not wait any more.
@@ -283,7 +285,7 @@ class Call(Generic[T]):
 
     def begin(self) -> None:
         """In the loop, as are all methods below: start the task."""
-        self._task = asyncio.get_running_loop().create_task(self.work())
+        self._task = self._context.run(asyncio.get_running_loop().create_task, self.work())
         self._task.add_done_callback(self._done)
 
     def say(self, news: object) -> None:
