@@ -390,6 +390,12 @@ class Local(Mode):
 
 # All limiters of one name in one store share one state, here too.
 _shares: WeakKeyDictionary[RemoteStore, MemoryStore] = WeakKeyDictionary()
+_modes: WeakKeyDictionary[RemoteStore, set[str]] = WeakKeyDictionary()
+
+
+def modes_of(store: RemoteStore) -> tuple[str, ...]:
+    """The `on_store_error` of all limiters that have used `store`. A classic's is "raise"."""
+    return tuple(sorted(_modes.get(store, {"raise"})))
 
 
 def with_fallback(
@@ -400,9 +406,12 @@ def with_fallback(
     Only the limits as the user wrote them are refused here, not those of other processes.
     """
     check_fallback(on_store_error, processes)
-    if on_store_error == "raise" or isinstance(store, MemoryStore):
+    if isinstance(store, MemoryStore):
         return store
     remote = cast("RemoteStore", store)
+    _modes.setdefault(remote, set()).add(on_store_error)
+    if on_store_error == "raise":
+        return store
     mode = Mode()
     if processes is not None:  # only "local" has them
         share = _shares.setdefault(remote, MemoryStore(is_share=True))

@@ -24,6 +24,7 @@ from headgate.counts import (
 )
 from headgate.events import names_of
 from headgate.gate.gate import ONE_EACH
+from headgate.stores.fallback import modes_of
 from headgate.stores.memory.store import STORES as MEMORY_STORES
 from headgate.stores.status import Status
 from headgate.threads import snapshot
@@ -69,10 +70,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class StoreState:
-    """A store with servers. `calls`: their durations, by server and error ("": answered)."""
+    """A store with servers.
+
+    `modes`: each `on_store_error` of its limiters. `calls`: the durations of the calls to its
+    servers, by server and error ("": answered).
+    """
 
     name: str
     available: bool
+    modes: tuple[str, ...] = ("raise",)
     calls: dict[tuple[str, str], Histogram] = field(default_factory=dict)
 
 
@@ -206,4 +212,7 @@ def is_shown(queue: str) -> bool:
 
 
 def read_stores() -> list[StoreState]:
-    return [StoreState(f"{store}", store.available, store.calls()) for store in redis_stores()]
+    return [
+        StoreState(f"{store}", store.available, modes_of(store), store.calls())
+        for store in redis_stores()
+    ]
