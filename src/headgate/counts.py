@@ -1,7 +1,7 @@
 """The counts of acquires, by the name of the limiter: plain integers, which the path only adds to.
 
-`headgate.telemetry` reads them. A thread may switch only at a call, and an addition makes none. So
-no lock is needed.
+`headgate.telemetry` reads them. A thread may switch only at a call. So an addition that makes no
+call between its reading and its writing needs no lock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextvars
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from headgate.errors import (
     CostExceedsCapacityError,
@@ -35,12 +35,8 @@ if TYPE_CHECKING:
     from headgate.gate.gate import Units
     from headgate.request import Request
 
-# The outcomes of an acquire. "unlimited" and "local": the store could not be asked, and the acquire
-# went on as its `on_store_error` says.
-OUTCOMES = (
-    *("passed", "waited", "not_now", "too_long", "queue_full", "never", "cancelled"),
-    *("store_error", "unlimited", "local"),
-)
+# The outcomes of an acquire without a permit.
+REFUSED = "not_now", "too_long", "queue_full", "never", "cancelled", "store_error"
 # The upper bounds of a histogram's buckets, in seconds.
 WAITS = 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300
 CALLS = 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5
@@ -68,13 +64,13 @@ class Counts:
     """The acquires of all limiters and keys that share these counts."""
 
     __slots__ = (
-        *(*OUTCOMES, "charged", "held", "lost", "named", "paused_until", "pauses", "refusals"),
-        *("returned", "sources", "units", "waits"),
+        *("charged", "held", "lost", "named", "passed", "paused_until", "pauses", "refusals"),
+        *("refused", "returned", "sources", "units", "unlimited", "waited", "waits"),
     )
 
     def __init__(self) -> None:
-        for outcome in OUTCOMES:
-            setattr(self, outcome, 0)
+        self.passed = self.waited = self.unlimited = 0
+        self.refused = dict.fromkeys(REFUSED, 0)
         # Functions that take the counts of fast paths, which are no part of `passed` yet.
         self.sources: set[Callable[[], int]] = set()
         self.lost = 0  # leases
@@ -93,27 +89,26 @@ class Counts:
         self.waits: dict[str, Histogram] = {}
         self.held = Histogram(WAITS)  # the time from a grant to its release, of timed limiters
 
-    if TYPE_CHECKING:
-        passed: int
-        waited: int
-        not_now: int
-        too_long: int
-        queue_full: int
-        never: int
-        cancelled: int
-        store_error: int
-        unlimited: int
-        local: int
+    def outcomes(self) -> dict[str, int]:
+        """The acquires that have ended, by outcome.
+
+        "unlimited" and "local": the store could not be asked, and the acquire went on as its
+        `on_store_error` says. `Place.is_share` has those that are "local".
+        """
+        granted = {"passed": self.passed, "waited": self.waited}
+        return {**granted, **self.refused, "unlimited": self.unlimited, "local": 0}
 
     def collect(self, source: Callable[[], int] | None) -> None:
         """Take the last count of a fast path that no caller uses any more."""
         if source is not None:
-            self.passed += source()
+            taken = source()
+            self.passed += taken
             self.sources.discard(source)
 
     def collect_all(self) -> None:
         for source in self.sources.copy():
-            self.passed += source()
+            taken = source()
+            self.passed += taken
 
     def granted(self, units: Units) -> None:
         """Add the cost of a granted acquire that named `units`."""
@@ -128,8 +123,15 @@ class Counts:
 
     def settled(self, extras: Mapping[str, int]) -> None:
         for unit, extra in extras.items():
-            sums = self.charged if extra > 0 else self.returned
-            sums[unit] = sums.get(unit, 0) + abs(extra)
+            add(self.charged if extra > 0 else self.returned, unit, abs(extra))
+
+
+K = TypeVar("K")
+
+
+def add(sums: dict[K, int], what: K, amount: int = 1) -> None:
+    sums.setdefault(what, 0)
+    sums[what] += amount
 
 
 def remember_units(queue: str, units: Iterable[str]) -> None:
@@ -226,7 +228,7 @@ def note_refusal(counts: Counts, queue: str, reason: str, waited: float | None =
     """Count an acquire without a permit. `waited`: its seconds in the queue; None: it was in
     none.
     """
-    setattr(counts, reason, getattr(counts, reason) + 1)
+    counts.refused[reason] += 1
     if waited is not None:
         counts.wait(reason, waited)
     if has_hooks():
@@ -272,7 +274,8 @@ def note_call(store: object, server: object, lost: object, seconds: float) -> No
 
 def note_loss(queue: str, fences: list[int]) -> None:
     """Count leases that holders have lost."""
-    counts_of(queue).lost += len(fences)
+    counts, lost = counts_of(queue), len(fences)
+    counts.lost += lost
     if has_hooks():
         for fence in fences:
             emit(LeaseLost(*names_of(queue), fence))

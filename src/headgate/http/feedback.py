@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any, TypeAlias
 
 from headgate.changes import Drain, Pause, Update
-from headgate.counts import counts_of
+from headgate.counts import add, counts_of
 from headgate.events import ResponseActedOn, emit, names_of
 from headgate.gate.compile import Declaration, declaration, rules_of
 from headgate.http.error_bodies import Headers
@@ -92,8 +92,7 @@ def note_action(name: str, status: int, answer: Answer, action: str) -> None:
 
 
 def note_refusal(name: str, status: int, verdict: str) -> None:
-    refusals, what = counts_of(name).refusals, (status, verdict)
-    refusals[what] = refusals.get(what, 0) + 1
+    add(counts_of(name).refusals, (status, verdict))
 
 
 def drain(permit: Permit, budget: Budget, alone: bool) -> bool:

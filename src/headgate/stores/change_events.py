@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from headgate.changes import Change, Pause, Resume, Update
-from headgate.counts import counts_of
+from headgate.counts import add, counts_of
 from headgate.events import LimitsChanged, Paused, Resumed, emit, has_hooks, names_of
 from headgate.keys import title
 from headgate.log_writer import log
@@ -27,8 +27,7 @@ def note_change(queue: str, change: Change) -> None:
     """This process makes `change`."""
     match change:
         case Pause(time, reason):
-            counts = counts_of(queue)
-            counts.pauses[reason] = counts.pauses.get(reason, 0) + 1
+            add(counts_of(queue).pauses, reason)
             _note_pause(queue, time / 1_000_000, reason)
         case Resume():
             counts_of(queue).paused_until = 0.0

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from headgate.counts import (
     ALL,
     OTHER,
-    OUTCOMES,
     Counts,
     Histogram,
     Place,
@@ -150,12 +149,11 @@ def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) 
     """The counts of a name. Grants of its share of the limits have the outcome "local"."""
     counts.collect_all()
     counts.units |= units
-    outcomes = {outcome: getattr(counts, outcome) for outcome in OUTCOMES}
+    outcomes = counts.outcomes()
     if share is not None:
         share.collect_all()
-        for outcome in OUTCOMES:
-            granted = outcome in GRANTED
-            outcomes["local" if granted else outcome] += getattr(share, outcome)
+        for outcome, count in share.outcomes().items():
+            outcomes["local" if outcome in GRANTED else outcome] += count
     return Acquires(
         name=place.name,
         label=place.label,
