@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from headgate import log_writer
+from headgate.counts import telemetry_is_on
 from headgate.telemetry import AnyEvent, StoreCalled, add_hook, reading, remove_hook
 from headgate.telemetry.reading import Acquires
 
@@ -38,7 +39,8 @@ def events() -> Iterator[Events]:
 def counting() -> Iterator[None]:
     reading.switch_on()
     yield
-    reading.switch_off()
+    while telemetry_is_on():  # a test may have switched it on again
+        reading.switch_off()
 
 
 def acquires(name: str, label: str = "") -> Acquires:

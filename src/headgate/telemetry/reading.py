@@ -210,7 +210,12 @@ def is_shown(queue: str) -> bool:
 
 
 def read_stores() -> list[StoreState]:
-    return [
-        StoreState(f"{store}", store.available, modes_of(store), store.calls())
-        for store in redis_stores()
-    ]
+    """One for each name: a program may reach a store in two ways, such as with other timeouts."""
+    found: dict[str, StoreState] = {}
+    for store in redis_stores():
+        name, modes = f"{store}", set(modes_of(store))
+        available = store.available
+        if name in found:
+            available, modes = available and found[name].available, modes | set(found[name].modes)
+        found[name] = StoreState(name, available, tuple(sorted(modes)), store.calls())
+    return list(found.values())
