@@ -60,12 +60,45 @@ class Histogram:
         self.sum += seconds
 
 
+K = TypeVar("K")
+
+
+def add(sums: dict[K, int], what: K, amount: int = 1) -> None:
+    sums.setdefault(what, 0)
+    sums[what] += amount
+
+
+class Costs:
+    """The costs of granted acquires, and their settlements, by unit."""
+
+    __slots__ = ("charged", "named", "returned", "units")
+
+    def __init__(self) -> None:
+        # The units that limits have counted. The store forgets the limits of an idle name.
+        self.units: set[str] = set()
+        # For each unit that acquires named: the sum of the costs, and the number of acquires.
+        self.named: dict[str, list[int]] = {}
+        # Settlements charge beyond the costs, and give back.
+        self.charged: dict[str, int] = {}
+        self.returned: dict[str, int] = {}
+
+    def grant(self, units: Units) -> None:
+        for unit, cost in units.items():
+            entry = self.named.setdefault(unit, [0, 0])
+            entry[0] += cost
+            entry[1] += 1
+
+    def settle(self, extras: Mapping[str, int]) -> None:
+        for unit, extra in extras.items():
+            add(self.charged if extra > 0 else self.returned, unit, abs(extra))
+
+
 class Counts:
     """The acquires of all limiters and keys that share these counts."""
 
     __slots__ = (
-        *("charged", "held", "lost", "named", "passed", "paused_until", "pauses", "refusals"),
-        *("refused", "returned", "sources", "units", "unlimited", "waited", "waits"),
+        *("costs", "held", "lost", "passed", "paused_until", "pauses", "refusals", "refused"),
+        *("sources", "unlimited", "waited", "waits"),
     )
 
     def __init__(self) -> None:
@@ -74,13 +107,7 @@ class Counts:
         # Functions that take the counts of fast paths, which are no part of `passed` yet.
         self.sources: set[Callable[[], int]] = set()
         self.lost = 0  # leases
-        # The units that limits have counted. The store forgets the limits of an idle name.
-        self.units: set[str] = set()
-        # For each unit that granted acquires named: the sum of the costs, and their number.
-        self.named: dict[str, list[int]] = {}
-        # Settlements charge beyond the costs, and give back, by unit.
-        self.charged: dict[str, int] = {}
-        self.returned: dict[str, int] = {}
+        self.costs = Costs()
         self.pauses: dict[str, int] = {}  # by reason: caller, server
         self.paused_until = 0.0  # as far as this process knows, on the monotonic clock
         # Refusals of services, by the status and the verdict of the answer.
@@ -110,32 +137,13 @@ class Counts:
             taken = source()
             self.passed += taken
 
-    def granted(self, units: Units) -> None:
-        """Add the cost of a granted acquire that named `units`."""
-        for unit, cost in units.items():
-            entry = self.named.setdefault(unit, [0, 0])
-            entry[0] += cost
-            entry[1] += 1
-
     def wait(self, outcome: str, seconds: float) -> None:
         found = self.waits.get(outcome) or self.waits.setdefault(outcome, Histogram(WAITS))
         found.add(seconds)
 
-    def settled(self, extras: Mapping[str, int]) -> None:
-        for unit, extra in extras.items():
-            add(self.charged if extra > 0 else self.returned, unit, abs(extra))
-
-
-K = TypeVar("K")
-
-
-def add(sums: dict[K, int], what: K, amount: int = 1) -> None:
-    sums.setdefault(what, 0)
-    sums[what] += amount
-
 
 def remember_units(queue: str, units: Iterable[str]) -> None:
-    counts_of(queue).units.update(units)
+    counts_of(queue).costs.units.update(units)
 
 
 # From a name and a key. None: the key has no counts of its own.
@@ -221,7 +229,7 @@ def note_grant(counts: Counts, queue: str, request: Request, waited: float | Non
             context = contextvars.copy_context()
             emit(Granted(*names_of(queue), waited, dict(request.units), context))
     if request.units:
-        counts.granted(request.units)
+        counts.costs.grant(request.units)
 
 
 def note_refusal(counts: Counts, queue: str, reason: str, waited: float | None = None) -> None:

@@ -48,8 +48,8 @@ def repeated(work: Callable[[], object], start: threading.Barrier) -> None:
             lambda counts: counts.refused["not_now"],
         ),
         (
-            lambda name: counts_of(name).settled({"tokens": -1}),
-            lambda counts: counts.returned["tokens"],
+            lambda name: counts_of(name).costs.settle({"tokens": -1}),
+            lambda counts: counts.costs.returned["tokens"],
         ),
         (
             lambda name: feedback.note_refusal(name, 429, "refused"),

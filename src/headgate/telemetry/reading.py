@@ -148,7 +148,7 @@ def units_by_place() -> dict[Place, set[str]]:
 def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) -> Acquires:
     """The counts of a name. Grants of its share of the limits have the outcome "local"."""
     counts.collect_all()
-    counts.units |= units
+    counts.costs.units |= units
     outcomes = counts.outcomes()
     if share is not None:
         share.collect_all()
@@ -159,7 +159,7 @@ def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) 
         label=place.label,
         outcomes=outcomes,
         cost=cost_of(counts),
-        returned=dict(counts.returned),
+        returned=dict(counts.costs.returned),
         waits=dict(counts.waits),
         held=counts.held,
         lost=counts.lost,
@@ -171,9 +171,10 @@ def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) 
 def cost_of(counts: Counts) -> dict[str, int]:
     """An acquire that does not name a unit takes one of each that ONE_EACH has."""
     granted = counts.passed + counts.waited
-    cost = dict(counts.charged)
-    for unit in counts.units | counts.named.keys():
-        named, times = counts.named.get(unit, (0, 0))
+    costs = counts.costs
+    cost = dict(costs.charged)
+    for unit in costs.units | costs.named.keys():
+        named, times = costs.named.get(unit, (0, 0))
         unnamed = (granted - times) * ONE_EACH.get(unit, 0)
         cost[unit] = cost.get(unit, 0) + named + unnamed
     return cost

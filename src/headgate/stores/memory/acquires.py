@@ -64,7 +64,7 @@ class Acquires:
         if isinstance(answer, Permit):
             self.counts.passed += 1
             if request.units:
-                self.counts.granted(request.units)
+                self.counts.costs.grant(request.units)
         else:
             note_refusal(self.counts, self.name, "not_now")
         return answer

@@ -170,7 +170,7 @@ class MemoryQueue(Acquires):
         return True  # a child of a fork has a state of its own
 
     def settle(self, permit: Permit, extras: Units) -> None:
-        self.counts.settled(extras)
+        self.counts.costs.settle(extras)
 
         def charge() -> None:
             self._state.prepare(declares=False)

@@ -112,7 +112,7 @@ class PermitIssuer:
 
     def settle(self, permit: Permit, extras: Units) -> None:
         if extras:
-            counts_of(self.name).settled(extras)
+            counts_of(self.name).costs.settle(extras)
             self._routing.send_home(permit, Settle(permit.t, cost_text(extras)))
 
     def _claimed(self, permit: Permit) -> bool:
