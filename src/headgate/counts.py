@@ -18,16 +18,8 @@ from headgate.errors import (
     QueueFullError,
     StoreError,
 )
-from headgate.events import (
-    Granted,
-    LeaseLost,
-    Refused,
-    Released,
-    StoreCalled,
-    emit,
-    has_hooks,
-    names_of,
-)
+from headgate.hooks import emit, has_hooks
+from headgate.keys import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -226,6 +218,8 @@ def note_grant(counts: Counts, queue: str, request: Request, waited: float | Non
         counts.waited += 1
         counts.wait("waited", waited)
         if has_hooks():
+            from headgate.events import Granted
+
             context = contextvars.copy_context()
             emit(Granted(*names_of(queue), waited, dict(request.units), context))
     if request.units:
@@ -240,6 +234,8 @@ def note_refusal(counts: Counts, queue: str, reason: str, waited: float | None =
     if waited is not None:
         counts.wait(reason, waited)
     if has_hooks():
+        from headgate.events import Refused
+
         emit(Refused(*names_of(queue), reason, waited or 0.0))
 
 
@@ -247,6 +243,8 @@ def note_release(queue: str, held: float) -> None:
     """Time a permit that was held, of a limiter that is timed."""
     counts_of(queue).held.add(held)
     if has_hooks():
+        from headgate.events import Released
+
         emit(Released(*names_of(queue), held))
 
 
@@ -277,6 +275,8 @@ def note_call(store: object, server: object, lost: object, seconds: float) -> No
         where = f"{store}", f"{server}", error
         (STORE_CALLS.get(where) or STORE_CALLS.setdefault(where, Histogram(CALLS))).add(seconds)
         if has_hooks():
+            from headgate.events import StoreCalled
+
             emit(StoreCalled(where[1], seconds, error))
 
 
@@ -285,5 +285,7 @@ def note_loss(queue: str, fences: list[int]) -> None:
     counts, lost = counts_of(queue), len(fences)
     counts.lost += lost
     if has_hooks():
+        from headgate.events import LeaseLost
+
         for fence in fences:
             emit(LeaseLost(*names_of(queue), fence))

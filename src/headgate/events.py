@@ -1,7 +1,5 @@
-"""The events of limiters, for the hooks of `headgate.telemetry`.
-
-A hook is the user's code: it may take its time, raise or call a limiter. No caller waits for it. So
-`emit` queues the event, and the thread of log_writer.py calls the hooks.
+"""The events of limiters, for the hooks of `headgate.telemetry`. Only programs with hooks import
+them.
 """
 
 from __future__ import annotations
@@ -11,9 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import time
 from typing import TypeAlias
-from urllib.parse import unquote
-
-from headgate.log_writer import run_soon, shown_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,56 +133,3 @@ class StoreCalled:
 
 AnyEvent: TypeAlias = Event | StoreAway | StoreBack | StoreCalled
 Hook: TypeAlias = Callable[[AnyEvent], object]
-
-# Replaced as a whole, so a thread that reads it needs no lock.
-_hooks: tuple[Hook, ...] = ()
-
-
-def add_hook(hook: Hook) -> None:
-    """Call `hook` with each later event, in a thread of headgate.
-
-    The hooks of an event run in the order of their registration. A hook that raises does no harm:
-    its traceback goes to stderr. If hooks are too slow, events are dropped, and the log says how
-    many. Raises TypeError for an object that cannot be called.
-    """
-    global _hooks
-    if not callable(hook):
-        raise TypeError(
-            f"add_hook({hook!r:.64}): a hook is a function of one argument, the event; pass one."
-        )
-    _hooks = (*_hooks, hook)
-
-
-def remove_hook(hook: Hook) -> None:
-    """Call `hook` no more. Raises ValueError if it is no hook."""
-    global _hooks
-    if hook not in _hooks:
-        raise ValueError(f"remove_hook({hook!r:.64}): it is no hook; pass one that was added.")
-    left = list(_hooks)
-    left.remove(hook)
-    _hooks = tuple(left)
-
-
-def has_hooks() -> bool:
-    return bool(_hooks)
-
-
-def emit(event: AnyEvent) -> None:
-    """Give `event` to the hooks, if there are any. Never blocks and never raises.
-
-    A signal handler, a finalizer or a thread that has a lock may call it.
-    """
-    if _hooks:
-        run_soon(_call_hooks, event)
-
-
-def _call_hooks(event: AnyEvent) -> None:
-    for hook in _hooks:
-        with shown_errors():  # the other hooks get the event all the same
-            hook(event)
-
-
-def names_of(queue: str) -> tuple[str, str | None]:
-    """The name and the key of a queue, from its encoded name."""
-    name, colon, key = queue.partition(":")
-    return unquote(name), unquote(key) if colon else None

@@ -23,3 +23,9 @@ def title(name: str) -> str:
         return f"{kind} {unquote(rest)!r}" if rest else kind
     whole, colon, key = name.partition(":")
     return f"limiter {unquote(whole)!r}" + (f"[{unquote(key)!r}]" if colon else "")
+
+
+def names_of(queue: str) -> tuple[str, str | None]:
+    """The name and the key of a queue, from its encoded name."""
+    name, colon, key = queue.partition(":")
+    return unquote(name), unquote(key) if colon else None

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 from headgate.changes import Drain, Pause, Update
 from headgate.counts import add, counts_of
-from headgate.events import ResponseActedOn, emit, names_of
 from headgate.gate.compile import Declaration, declaration, rules_of
+from headgate.hooks import emit, has_hooks
 from headgate.http.error_bodies import Headers
 from headgate.http.rate_limit_headers import Answer, Budget, read
 from headgate.internals import queue_of
+from headgate.keys import names_of
 from headgate.limiter import Limiter
 from headgate.limits import Limit, Rate
 from headgate.log_writer import log
@@ -88,7 +89,10 @@ def apply_answer(granted: Granted, status: int, answer: Answer) -> None:
 
 
 def note_action(name: str, status: int, answer: Answer, action: str) -> None:
-    emit(ResponseActedOn(*names_of(name), status, answer.verdict, action))
+    if has_hooks():
+        from headgate.events import ResponseActedOn
+
+        emit(ResponseActedOn(*names_of(name), status, answer.verdict, action))
 
 
 def note_refusal(name: str, status: int, verdict: str) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from headgate.changes import Change, Pause, Resume, Update
 from headgate.counts import add, counts_of
-from headgate.events import LimitsChanged, Paused, Resumed, emit, has_hooks, names_of
-from headgate.keys import title
+from headgate.hooks import emit, has_hooks
+from headgate.keys import names_of, title
 from headgate.log_writer import log
 from headgate.stores.limit_history import in_words
 
@@ -33,6 +33,8 @@ def note_change(queue: str, change: Change) -> None:
             counts_of(queue).paused_until = 0.0
             log(logging.INFO, "The pause of %s is over.", title(queue), kind="resumed", name=queue)
             if has_hooks():
+                from headgate.events import Resumed
+
                 emit(Resumed(*names_of(queue)))
         case Update(declared, _, reason):
             _note_limits(queue, declared, reason)
@@ -55,6 +57,8 @@ def _note_pause(queue: str, seconds: float, reason: str) -> None:
     message = "%s is paused for %.3g s%s."
     log(logging.INFO, message, title(queue), seconds, WHY[reason], kind="paused", name=queue)
     if has_hooks():
+        from headgate.events import Paused
+
         emit(Paused(*names_of(queue), seconds, reason))
 
 
@@ -68,4 +72,6 @@ def _note_limits(queue: str, declared: Declaration, reason: str) -> None:
         name=queue,
     )
     if has_hooks():
+        from headgate.events import LimitsChanged
+
         emit(LimitsChanged(*names_of(queue), words, reason))

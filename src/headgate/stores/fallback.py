@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 from headgate.changes import Change, Drain, Update
 from headgate.counts import counts_of, note_refusal
 from headgate.errors import Reason, StoreError
-from headgate.events import StoreAway, StoreBack, emit
 from headgate.gate.gate import Grant
 from headgate.gate.split import share_of
+from headgate.hooks import emit, has_hooks
 from headgate.keys import encoded, title
 from headgate.log_writer import log
 from headgate.permit import Permit, Refusal
@@ -232,7 +232,10 @@ class Absence:
             self._since = self._last
             why = self.cause or "It was found away."
             self._log("store_away", "%s goes without its store, %s: %s. %s", *self._words, why)
-            emit(StoreAway(self._words[1], f"{why}"))
+            if has_hooks():
+                from headgate.events import StoreAway
+
+                emit(StoreAway(self._words[1], f"{why}"))
 
     def ends(self, away: Callable[[str], bool]) -> None:
         # The server of the failed key may still be away: no message.
@@ -242,7 +245,10 @@ class Absence:
             with suppress(RuntimeError):  # another thread was faster
                 self._told.release()
                 self._log("store_back", "%s is back at its store, %s.", *self._words[:2])
-                emit(StoreBack(self._words[1], monotonic() - self._since))
+                if has_hooks():
+                    from headgate.events import StoreBack
+
+                    emit(StoreBack(self._words[1], monotonic() - self._since))
 
     def _log(self, kind: str, message: str, *arguments: object) -> None:
         log(logging.WARNING, message, *arguments, kind=kind, name=self._words[0], every_time=True)

@@ -22,9 +22,8 @@ from headgate.events import (
     StoreAway,
     StoreBack,
     StoreCalled,
-    add_hook,
-    remove_hook,
 )
+from headgate.hooks import add_hook, remove_hook
 
 __all__ = [
     "AnyEvent",

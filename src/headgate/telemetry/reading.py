@@ -21,8 +21,8 @@ from headgate.counts import (
     switch_telemetry,
     time_permits,
 )
-from headgate.events import names_of
 from headgate.gate.gate import ONE_EACH
+from headgate.keys import names_of
 from headgate.stores.fallback import modes_of
 from headgate.stores.memory.store import STORES as MEMORY_STORES
 from headgate.stores.status import Status

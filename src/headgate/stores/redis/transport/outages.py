@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from headgate.errors import StoreError
-from headgate.events import StoreAway, StoreBack, emit
+from headgate.hooks import emit, has_hooks
 from headgate.log_writer import log
 
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ class Outages:
                 "%s Acquires raise StoreError until it answers again.",
             )
             log(logging.WARNING, message, error, kind="store_away", name=where, every_time=True)
-            emit(StoreAway(where, f"{error}"))
+            if has_hooks():
+                from headgate.events import StoreAway
+
+                emit(StoreAway(where, f"{error}"))
 
     def ends(self, part: Hashable, loop: AbstractEventLoop) -> None:
         """A call was answered. The outage ends if no call fails in the next CALM seconds."""
@@ -68,7 +71,10 @@ class Outages:
                 name=where,
                 every_time=True,
             )
-            emit(StoreBack(where, away))
+            if has_hooks():
+                from headgate.events import StoreBack
+
+                emit(StoreBack(where, away))
 
     def _name_of(self, part: Hashable) -> str:
         return self._store if part is None else f"{part}, {self._store},"
