@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import astuple
 
+import pytest
+
 from headgate import Concurrency, Limiter, Rate
+from headgate.http.token_estimates import Estimates
 from headgate.telemetry import reading
 from headgate.telemetry.reading import Budget, Usage
 from tests.processes import finished
@@ -124,3 +127,13 @@ reading.switch_on(), reading.read_acquires(), reading.read_budgets(), reading.re
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"redis", "hiredis"}))
 """
     assert finished(program) == "[]\n"
+
+
+def test_the_error_of_estimates_is_that_of_the_worst_one_of_each_model() -> None:
+    good, bad = Estimates(), Estimates()
+    good.learn_output("model-of-this-test", 100, 100)
+    bad.learn_output("model-of-this-test", 150, 100)
+    bad.learn_input("model-of-this-test", 400, 90, 100)
+    errors = reading.read_estimates()
+    assert errors["model-of-this-test", "output"] == pytest.approx(0.5)
+    assert errors["model-of-this-test", "input"] == pytest.approx(0.1)

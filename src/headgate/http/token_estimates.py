@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple, TypeAlias
+from weakref import WeakSet
 
 CHARACTERS_PER_TOKEN = 4  # of English text, by the providers' own rule of thumb
 FIRST_OUTPUT = 512  # the estimate for a response before the first one of its model
@@ -80,10 +81,11 @@ class Estimates:
     Several clients may share one object, in any thread. It lives in this process and holds no text.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("__weakref__", "_known")
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
+        ALL.add(self)
 
     def input(self, model: str, characters: int) -> int:
         """Estimate the tokens of so many characters, at least one."""
@@ -116,6 +118,9 @@ class Estimates:
 
     def __repr__(self) -> str:
         return f"<Estimates of {'; '.join(map(str, self.status())) or 'no model yet'}>"
+
+
+ALL: WeakSet[Estimates] = WeakSet()  # of this process, for headgate.telemetry
 
 
 def summarize(model: str, known: Known) -> Learned:

@@ -220,3 +220,19 @@ def read_stores() -> list[StoreState]:
             available, modes = available and found[name].available, modes | set(found[name].modes)
         found[name] = StoreState(name, available, tuple(sorted(modes)), store.calls())
     return list(found.values())
+
+
+def read_estimates() -> dict[tuple[str, str], float]:
+    """The error of the token estimates, by model and kind ("input", "output"): a share of the use.
+
+    If several `Estimates` know a model, the largest error counts.
+    """
+    module = sys.modules.get("headgate.http.token_estimates")
+    found: dict[tuple[str, str], float] = {}
+    for estimates in [] if module is None else snapshot(module.ALL):
+        for learned in estimates.status():
+            errors = {"input": learned.input_error, "output": learned.output_error}
+            for kind, error in errors.items():
+                if error is not None:
+                    found[learned.model, kind] = max(error, found.get((learned.model, kind), 0.0))
+    return found
