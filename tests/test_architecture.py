@@ -320,7 +320,7 @@ REDIS_LAYERS = [
     ["protocol"],
     ["transport", "limit_sync.py"],
     ["session", "fast_path.py"],
-    ["routing.py"],
+    ["routing.py", "index.py", "listing.py", "members.py"],
     ["permit_issuer.py"],
     ["threads.py"],
     ["queue.py"],

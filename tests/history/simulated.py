@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from tests.history.events import Commit, Copied, History, Lost, Restored
-from tests.simulation.server import Call, Server
+from tests.simulation.server import Call, Server, is_of_index
 
 PARTS = {":who": "who", ":log": "log"}
 
@@ -31,6 +31,8 @@ class Recorder:
         self._watchers[0](call)
 
     def _expired(self, key: bytes, value: Any) -> None:
+        if is_of_index(key):
+            return
         self.lost(key)
         self._watchers[1](key, value)
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import redis.asyncio.connection
 import redis.utils
 
-from headgate.stores.redis import fast_path, permit_issuer, routing
+from headgate.stores.redis import fast_path, index, permit_issuer, routing
 from headgate.stores.redis.session import loop_session
 from headgate.stores.redis.transport import backoff, client, topology
 from tests.simulation.loop import World
@@ -112,6 +112,6 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
     ]
     changes += [
         (module, "os", types.SimpleNamespace(getpid=getpid))
-        for module in (permit_issuer, routing, client, fast_path, loop_session)
+        for module in (permit_issuer, routing, client, fast_path, loop_session, index)
     ]
     return [*changes, (logging.getLogger("headgate"), "disabled", True)]

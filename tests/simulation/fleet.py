@@ -49,7 +49,7 @@ from tests.simulation.machine import the_lua
 from tests.simulation.network import CALM, LATEST, Network
 from tests.simulation.plan import ENDS, SAID, Ask, Fault, Plan, changed, rates_of
 from tests.simulation.restores import Restores
-from tests.simulation.server import Server
+from tests.simulation.server import Server, is_of_index
 from tests.simulation.threads import threaded
 from tests.simulation.watching import watched
 from tests.stepping import Stepped
@@ -353,8 +353,8 @@ class Fleet:
         self.server.forget_scripts()
 
     def _delete(self, fault: Fault) -> None:
-        """Delete one key, as an operator or eviction does it."""
-        names = self.server.look().names()
+        """Delete one key of a name, as an operator or eviction does it."""
+        names = [key for key in self.server.look().names() if not is_of_index(key)]
         if names:
             key = self.world.chance("delete", fault).choice(names)
             self.server.keys.delete(key)

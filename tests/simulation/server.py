@@ -165,6 +165,8 @@ class Server:
         reply = machine.run(its[name], name.decode(), keys, args)
         if self.slots is not None:
             self.slots.made(connection.port, keys)
+        if is_of_index(keys[0]):
+            return reply  # no state of a name has changed
         self.ran(
             Call(
                 name.decode(),
@@ -233,6 +235,11 @@ class Server:
             ]:
                 listeners.remove(listener)
                 listener.say([b"sunsubscribe", channel, 0])
+
+
+def is_of_index(key: bytes) -> bool:
+    """Whether `key` holds no name's state, but the index of names."""
+    return key.startswith(b"headgate:{/index}:")
 
 
 def listener_lost(channel: bytes, listener: Connection, slot: int, slots: Slots) -> bool:

@@ -70,6 +70,8 @@ class FastPath:
         # `.0` tells the script that each call has the number of its acquire (sessions.lua).
         self.id = f"{secrets.token_hex(16)}.0"
         self._calls = 0
+        # The names of these calls, for the index. Its refresh takes them out.
+        self.names: set[str] = set()
 
     def acquire(self, issuer: FastIssuer, request: Request) -> Permit | None:
         """A permit for this instant. None: go through the portal."""
@@ -107,6 +109,7 @@ class FastPath:
         if server not in self._connections and not self._open(server, timeout):
             return None
         self._calls += 1
+        self.names.add(queue.name)
         caller = new_caller((self.id, self._calls, request.text))
         declared, permit = issuer.limits.declared, None
         believed = lease_end(declared)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 from headgate.counts import STORE_CALLS, Histogram, remember_units
 from headgate.errors import StoreError
@@ -17,6 +17,7 @@ from headgate.gate.compile import Declaration
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.loops import no_loop
 from headgate.stores.redis.fast_path import FastPath
+from headgate.stores.redis.index import Refresher
 from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.loop_session import Home, LoopSession
@@ -42,6 +43,7 @@ class RedisStore:
         self._kept: dict[str, RedisQueue] = {}  # alive for the next limiter of the name
         self._most = FEWEST_QUEUES
         self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
+        self._refreshers: dict[asyncio.AbstractEventLoop, Refresher] = {}
         self._fast_path: FastPath | None = None
         self._delivery = Delivery()
         self._written: Written = {}
@@ -125,6 +127,7 @@ class RedisStore:
             client = Client(self.topology, self._delivery)
             register(client)
             self._clients[loop] = client
+            self._refreshers[loop] = Refresher(client, ref(self))
             self.end_closed()
         return client
 
@@ -134,6 +137,7 @@ class RedisStore:
             if loop.is_closed():
                 client.lifecycle.end()
                 self._clients.pop(loop, None)
+                self._refreshers.pop(loop, None)
 
     def known_session(self, queue: Home, loop: asyncio.AbstractEventLoop) -> LoopSession | None:
         """The session of `queue` in `loop`. It makes none: a signal handler may ask."""
@@ -176,11 +180,15 @@ class RedisStore:
             found = self._fast_path = self._fast_path or made
         return found
 
+    def used_fast_path(self) -> FastPath | None:
+        return self._fast_path
+
     def forked(self) -> None:
         """In the child of a fork: forget all that is the parent's."""
         for client in self._clients.values():
             client.forked()
         self._clients.clear()
+        self._refreshers.clear()
         if self._fast_path is not None:
             self._fast_path.fork()
             self._fast_path = None

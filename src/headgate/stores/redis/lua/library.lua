@@ -16,3 +16,4 @@ redis.register_function({
   function_name = NAME .. '_back', callback = call('whole'), flags = { 'allow-oom' },
 })
 redis.register_function(NAME .. '_fast', call('fast'))
+redis.register_function(NAME .. '_index', call('index'))

@@ -43,7 +43,8 @@ REST = (
     "operations",
     "main",
 )
-PARTS = ("clock", "prelude", *KINDS.values(), *FAST, *REST, "library")
+# The index calls none of these parts, and none of them calls it.
+PARTS = ("clock", "prelude", *KINDS.values(), *FAST, *REST, "index", "library")
 
 
 def sources() -> dict[str, str]:
@@ -73,18 +74,21 @@ class Library:
     """All of headgate's Lua.
 
     `whole` carries out any call. `back` does so for calls without acquires, even if the server is
-    out of memory. `fast` is one acquire that can pass at once; otherwise it does nothing.
+    out of memory. `fast` is one acquire that can pass at once; otherwise it does nothing. `index`
+    keeps the index of names, and knows no limits.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         fast, rest = composed(sources, FAST), made(sources, REST)
-        name = f"headgate_{digest_of(fast + rest)}"
+        index = f"local Index\ndo\n{sources['index']}\nend\n"
+        name = f"headgate_{digest_of(fast + rest + index)}"
         self.text = (
-            f"#!lua name={name}\nlocal NAME = '{name}'\nlocal function made()\n{fast}{rest}"
+            f"#!lua name={name}\nlocal NAME = '{name}'\nlocal function made()\n{fast}{rest}{index}"
             "ReplyCache.begin_run()\n"
             "local function whole(keys, args)\n"
             "return FastAcquire.run(keys, args) or Main.run(keys, args)\nend\n"
-            f"return {{ whole = whole, fast = FastAcquire.run }}\nend\n{sources['library']}"
+            "return { whole = whole, fast = FastAcquire.run, index = Index.run }\nend\n"
+            f"{sources['library']}"
         ).encode()
         # The rest is made only if the fast path does not carry the call out.
         at_once = "local reply = FastAcquire.run(KEYS, ARGV)\n"
@@ -93,6 +97,9 @@ class Library:
         # As a function, it has the flag allow-oom (library.lua). As a script, it is the same.
         self.back = self.whole._replace(function=f"{name}_back")
         self.fast = script(f"{name}_fast", f"{fast}{at_once}return reply")
+        self.index = script(
+            f"{name}_index", f"{sources['clock']}{index}return Index.run(KEYS, ARGV)"
+        )
 
 
 def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:

@@ -64,6 +64,8 @@ class Home(Protocol):
 class LoopSession:
     """The session of one name on one client."""
 
+    optional = False
+
     def __init__(self, client: Client, queue: Home) -> None:
         self.client = client
         self.queue = queue

@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 import threading
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
@@ -146,8 +147,9 @@ class Client:
 
     def retry_backlog(self) -> bool:
         """Connect for unrouted calls. Return whether calls are in flight or left to send."""
-        unrouted, nodes = self.reconnection.unrouted.values(), self.nodes.values()
-        left = self.sending.has_backlog or any(unrouted) or any(node.busy for node in nodes)
+        unrouted = chain(*self.reconnection.unrouted.values())
+        waits = any(not call.sender.optional for call in unrouted)
+        left = waits or self.sending.has_backlog or any(node.busy for node in self.nodes.values())
         if left:
             self.reconnection.seek_all()
         return left

@@ -15,6 +15,7 @@ from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from headgate.stores.redis.protocol.calls import Command
+from headgate.stores.redis.protocol.index import Refresh
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, pack
 from headgate.stores.redis.transport.endpoint import (
@@ -59,11 +60,15 @@ class Sender(Protocol):
     # Whether its last call was answered. None: it has no outcome yet.
     met: bool | None
 
+    # No caller needs its calls. So the end of a loop does not wait for them, and the client does
+    # not count their failures as those of the server.
+    @property
+    def optional(self) -> bool: ...
     @property
     def key(self) -> str: ...
     @property
     def waits(self) -> bool: ...
-    def command(self) -> Command | None: ...
+    def command(self) -> Command | Refresh | None: ...
     def put_off(self) -> None: ...
     def answered(self, reply: Any) -> None: ...
     def failed(self, error: StoreError) -> None: ...
@@ -79,7 +84,7 @@ class Call(NamedTuple):
     """One command in flight, or about to be sent again."""
 
     sender: Sender
-    command: Command
+    command: Command | Refresh
     # It was sent first and last at these times, by the loop's clock.
     first: float
     sent: float
@@ -235,7 +240,8 @@ class Node:
 
     @property
     def busy(self) -> bool:
-        return bool(self.postponed.calls) or any(isinstance(call, Call) for call in self.calls)
+        calls = [*self.postponed.calls, *self.calls]
+        return any(isinstance(call, Call) and not call.sender.optional for call in calls)
 
     # Sending --------------------------------------------------------------------------------------
 

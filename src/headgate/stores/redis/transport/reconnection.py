@@ -93,7 +93,8 @@ class Reconnection:
             self._seeking[server] = begun(self._seek(server), "headgate-connect")
 
     def _fail(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
-        self._availability.note_failure(server)
+        if not call.sender.optional:
+            self._availability.note_failure(server)
         call.sender.met = False
         call.sender.failed(cannot(self._topology, lost))
         self._client.lifecycle.wake_drain()

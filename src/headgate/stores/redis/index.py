@@ -1,0 +1,166 @@
+"""The refresh of the index: about once a minute, a client names the limiters that it uses, and
+labels its sessions.
+
+A timer of the client's loop does this beside the calls of sessions. After a failure an operator
+sees less, and callers notice nothing. listing.py and members.py read the index.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
+
+from headgate.stores.redis.protocol.index import NAMES, Label, write_label, write_names
+from headgate.stores.redis.session.loop_session import LoopSession
+from headgate.stores.redis.transport.node import NOT_NOW
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headgate.errors import StoreError
+    from headgate.stores.redis.fast_path import FastPath
+    from headgate.stores.redis.protocol.index import Refresh
+    from headgate.stores.redis.transport.client import Client
+    from headgate.stores.redis.transport.node import Node
+
+# Seconds: the first refresh of a client, and those after it. A process that ends sooner than the
+# first is not in the index.
+FIRST, EVERY = 5.0, 60.0
+# Seconds for which a call is retried.
+PATIENCE = 2.0
+# A server that refuses a call with these errors may accept a later one.
+PASSING = (*NOT_NOW, "OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK")
+
+
+class Store(Protocol):
+    def used_fast_path(self) -> FastPath | None: ...
+
+
+class Refresher:
+    """The refreshes of one client, and their sender."""
+
+    optional = True
+    waits = False
+
+    def __init__(self, client: Client, store: Callable[[], Store | None]) -> None:
+        """`store` is a weak reference: a store that is dropped ends its clients."""
+        self.node: Node | None = None
+        self.met: bool | None = None
+        self._client = client
+        self._store = store
+        # The sessions and the numbers of their last acquires at the refresh before.
+        self._seen: set[tuple[str, int]] = set()
+        # The calls of this refresh that are still to be sent.
+        self._calls: list[Refresh] = []
+        # A fleet that starts at one moment spreads its refreshes.
+        self._pace = 0.9 + int(client.id[:2], 16) / 1280
+        self._refresh_in(FIRST)
+
+    def _refresh_in(self, seconds: float) -> None:
+        self._client.loop.call_later(seconds * self._pace, on_time, ref(self))
+
+    def refresh(self) -> None:
+        client = self._client
+        if client.closed or client.process != os.getpid() or not client.topology.indexes:
+            return
+        self._refresh_in(EVERY)
+        names = sorted({name.partition(":")[0] for name in self._used_names()})
+        if names and client.availability.met:
+            label = Label(socket.gethostname(), client.process, program())
+            labels = [write_label(each, label) for each in self._session_ids()]
+            self._calls = [*labels, *write_names(names)]
+            client.sending.ready(self)
+
+    def _session_ids(self) -> Iterator[str]:
+        yield self._client.id
+        if (path := self._fast_path()) is not None:
+            yield path.id
+
+    def _used_names(self) -> Iterator[str]:
+        """The names with an acquire since the refresh before, with a waiter, or with a held permit.
+
+        A process that only looks at a name does not use it.
+        """
+        former, self._seen = self._seen, set()
+        for session in [*self._client.senders.values(), *self._client.adopted]:
+            if isinstance(session, LoopSession):
+                numbering = session.machine.numbering
+                last = numbering.session_id, numbering.caller
+                self._seen.add(last)
+                asked = numbering.caller > 0 and last not in former
+                if asked or session.waits or session.machine.renewal.held:
+                    yield session.queue.name
+        if (path := self._fast_path()) is not None:
+            names, path.names = path.names, set()
+            yield from names
+
+    def _fast_path(self) -> FastPath | None:
+        store = self._store()
+        return None if store is None else store.used_fast_path()
+
+    # The client's inputs --------------------------------------------------------------------------
+
+    @property
+    def key(self) -> str:
+        return NAMES  # all keys of the index are on one server
+
+    def command(self) -> Refresh | None:
+        """The next call. In the child of a fork there is none: it would use the parent's
+        connection.
+        """
+        if self._calls and self._client.process == os.getpid():
+            return self._calls.pop()
+        return None
+
+    def answered(self, reply: Any) -> None:
+        """A refusal for good is the last one: each adds a line to the server's ACL LOG."""
+        if not isinstance(reply, Exception):
+            if self._calls:
+                self._client.sending.ready(self)
+            return
+        self._calls = []
+        if not str(reply).startswith(PASSING):
+            self._client.topology.indexes = False
+
+    def failed(self, error: StoreError) -> None:
+        """The server is away. The next refresh names what is used then."""
+        self._calls = []
+
+    def retry_periods(self) -> list[float | None]:
+        return [PATIENCE]
+
+    def put_off(self) -> None:
+        """An exception came before the call was written."""
+
+    def on_disconnect(self, lost: BaseException, spent: float) -> None:
+        """The call in flight has lost its connection."""
+
+    def on_notification(self, notification: str) -> None:
+        """No notification names the index."""
+
+    def poll(self) -> None:
+        """No caller waits."""
+
+    def doubt(self) -> None:
+        """The connection is lost."""
+
+    def send_operations(self) -> None:
+        """There is no backlog."""
+
+
+def on_time(home: Callable[[], Refresher | None]) -> None:
+    """The moment of a refresh has come, if its client still exists."""
+    refresher = home()
+    if refresher is not None:
+        refresher.refresh()
+
+
+def program() -> str:
+    """The name of the program as its user started it: a script, a command, or a module."""
+    path = PurePath((getattr(sys, "argv", None) or [""])[0])
+    name = path.parent.name if path.name == "__main__.py" else path.name
+    return "python" if name in ("", "-c", "-m") else name

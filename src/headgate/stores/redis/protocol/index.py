@@ -1,0 +1,104 @@
+"""The index of names and of the processes that use them: its keys, members and calls.
+
+This is the only encoder and the only parser. docs/wire-format.md has the text. No encoded name
+begins with "/", so these keys are the keys of no name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from headgate.stores.redis.protocol.script import Script, library
+
+# Seconds for which a member lives after its last refresh.
+LIFETIME = 300
+# A sorted set of encoded names, without the keys of limiters.
+NAMES = "headgate:{/index}:names"
+# Each label is in one of these sorted sets, by the first digit of the client's id. Redis keeps a
+# sorted set of at most 128 short members as a list, with a third of the memory. Sixteen lists have
+# room for more than a thousand event loops.
+LABELS = tuple(f"headgate:{{/index}}:clients:{digit:x}" for digit in range(16))
+# A call carries so many members at most: the server does nothing else meanwhile.
+MOST = 500
+# The characters of a client's id that a label has: 48 random bits tell clients apart.
+ID = 12
+# The most characters of an encoded host and program. With id and process they are at most 64:
+# Redis keeps no longer member in a list.
+HOST, PROGRAM = 28, 14
+
+
+class Label(NamedTuple):
+    """The process of a session."""
+
+    host: str
+    pid: int
+    program: str
+
+
+class Refresh(NamedTuple):
+    """A call that refreshes members of one key of the index. The transport sends it as it sends a
+    `Command`.
+    """
+
+    key: str
+    members: tuple[str, ...]
+    # As in `Command`: it grants nothing, and no session is notified of it.
+    notified: bool = False
+    for_others: bool = False
+
+    @property
+    def script(self) -> Script:
+        return library().index
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key,)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return ("1", self.key, str(LIFETIME), *self.members)
+
+
+def write_names(names: list[str]) -> list[Refresh]:
+    """The calls that refresh encoded names."""
+    return [
+        Refresh(NAMES, tuple(names[start : start + MOST])) for start in range(0, len(names), MOST)
+    ]
+
+
+def write_label(session_id: str, label: Label) -> Refresh:
+    """The call that refreshes the label of a client, or of any session of it."""
+    host, program = shortened(label.host, HOST, from_end=True), shortened(label.program, PROGRAM)
+    member = f"{session_id[:ID]} {host} {label.pid} {program}"
+    return Refresh(label_key(session_id), (member,))
+
+
+def shortened(text: str, most: int, from_end: bool = False) -> str:
+    """`text` percent-encoded, and cut to `most` characters. Hosts of a fleet differ at the end."""
+    encoded = quote(text, safe="", errors="replace")
+    while len(encoded) > most:
+        text = text[1:] if from_end else text[:-1]
+        encoded = quote(text, safe="", errors="replace")
+    return encoded
+
+
+def parse_label(member: str) -> tuple[str, Label]:
+    """The beginning of a client's id, and its label."""
+    beginning, host, pid, program = member.split(" ")
+    return beginning, Label(unquote(host), int(pid), unquote(program))
+
+
+def label_key(session_id: str) -> str:
+    """The key that has the label of a session."""
+    return LABELS[int(session_id[0], 16)]
+
+
+def living(reply: Sequence[bytes], now: int) -> list[str]:
+    """The members of a reply WITHSCORES that have not expired at `now`, in seconds."""
+    return [
+        member.decode()
+        for member, end in zip(reply[::2], reply[1::2], strict=True)
+        if int(float(end)) > now
+    ]
