@@ -17,8 +17,9 @@ from headgate.errors import (
 from headgate.limit_parser import parse_limit
 from headgate.limiter import Limiter
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.listing import akeys_of, alongest_queues, anames, keys_of, longest_queues, names
 from headgate.permit import Permit, Refusal
-from headgate.stores.status import LimitStatus, Status
+from headgate.stores.status import LimitStatus, QueueLength, Status
 from headgate.waiting import Waiting
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ __all__ = [
     "MaxSleepExceededError",
     "Permit",
     "QueueFullError",
+    "QueueLength",
     "Quota",
     "Rate",
     "RateLimiter",
@@ -47,5 +49,11 @@ __all__ = [
     "UnknownLimiterError",
     "Waiting",
     "Window",
+    "akeys_of",
+    "alongest_queues",
+    "anames",
+    "keys_of",
+    "longest_queues",
+    "names",
     "parse_limit",
 ]

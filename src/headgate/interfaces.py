@@ -9,7 +9,7 @@ from headgate.changes import Change
 from headgate.gate.compile import Declaration
 from headgate.permit import Issuer, Permit, Refusal
 from headgate.request import Request
-from headgate.stores.status import Status
+from headgate.stores.status import QueueLength, Status
 
 T = TypeVar("T")
 
@@ -53,9 +53,27 @@ class Queue(Protocol):
     async def aflush(self) -> None: ...
 
 
+class Lists(Protocol):
+    """The contents of a store. To look at them declares and changes nothing.
+
+    Names and keys are as the user gave them. Classics are not among them.
+    """
+
+    def names(self) -> list[str]: ...
+    async def anames(self) -> list[str]: ...
+    # The keys of one limiter.
+    def keys(self, name: str) -> list[str]: ...
+    async def akeys(self, name: str) -> list[str]: ...
+    # The ten queues with the most waiters.
+    def longest(self) -> list[QueueLength]: ...
+    async def alongest(self) -> list[QueueLength]: ...
+
+
 class Store(Protocol):
     """The same name has the same queue."""
 
+    @property
+    def lists(self) -> Lists: ...
     def queue(self, name: str, declared: Declaration) -> Queue: ...
 
 
@@ -84,5 +102,7 @@ class RemoteQueue(Queue, Issuer, Protocol):
 class RemoteStore(Protocol):
     """A store whose servers may be away. While `away(key)`, callers need not ask for that key."""
 
+    @property
+    def lists(self) -> Lists: ...
     def queue(self, name: str, declared: Declaration) -> RemoteQueue: ...
     def away(self, key: str) -> bool: ...

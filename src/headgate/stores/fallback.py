@@ -32,7 +32,7 @@ from headgate.validation import choice, positive_int, show
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
     from headgate.gate.gate import Units
-    from headgate.interfaces import RemoteQueue, RemoteStore, Store
+    from headgate.interfaces import Lists, RemoteQueue, RemoteStore, Store
     from headgate.request import Request
     from headgate.stores.status import Status
     from headgate.waiting import OnWait, Waiting
@@ -213,6 +213,10 @@ class FallbackStore:
         return FallbackQueue(
             self._store.queue(name, declared), self._store, self._mode, self._absence
         )
+
+    @property
+    def lists(self) -> Lists:
+        return self._store.lists
 
 
 class Absence:

@@ -38,6 +38,21 @@ class LimitStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLength:
+    """How many acquires of a limiter wait. `key`: of which key of it; None: of the whole."""
+
+    name: str
+    key: str | None
+    waiting: int
+
+
+def longest(queues: Iterable[QueueLength]) -> list[QueueLength]:
+    """The ten queues with the most waiters, without those that have none."""
+    waiting = [queue for queue in queues if queue.waiting]
+    return sorted(waiting, key=lambda queue: (-queue.waiting, queue.name, queue.key or ""))[:10]
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A limiter at one moment: its limits, how many wait, and `retry_after`.
 

@@ -13,6 +13,7 @@ import headgate.clock as clocks
 from headgate.counts import remember_units
 from headgate.gate.compile import Declaration
 from headgate.stores.limit_history import Written, note_limits
+from headgate.stores.memory.listing import MemoryLists
 from headgate.stores.memory.lock import Lock, Reentered, forget_all
 from headgate.stores.memory.queue import MemoryQueue, has_limits, usage
 from headgate.stores.memory.waiters import Waiter
@@ -110,6 +111,10 @@ class MemoryStore:
             former += [(queue, waiter) for waiter in waiters]
             self.keep(queue)
         return former
+
+    @property
+    def lists(self) -> MemoryLists:
+        return MemoryLists(self.queues)
 
     def forget_places(self) -> None:
         """Forget where limiters were made, and with which limits."""

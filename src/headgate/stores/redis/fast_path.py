@@ -109,7 +109,7 @@ class FastPath:
         if server not in self._connections and not self._open(server, timeout):
             return None
         self._calls += 1
-        self.names.add(queue.name)
+        self.names.add(issuer.name)
         caller = new_caller((self.id, self._calls, request.text))
         declared, permit = issuer.limits.declared, None
         believed = lease_end(declared)

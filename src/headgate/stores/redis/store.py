@@ -18,6 +18,7 @@ from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.loops import no_loop
 from headgate.stores.redis.fast_path import FastPath
 from headgate.stores.redis.index import Refresher
+from headgate.stores.redis.listing import RedisLists
 from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.loop_session import Home, LoopSession
@@ -194,6 +195,10 @@ class RedisStore:
             self._fast_path = None
         for queue in list(self._queues.values()):
             queue.routing.forked()
+
+    @property
+    def lists(self) -> RedisLists:
+        return RedisLists(self.topology)
 
     def __str__(self) -> str:
         return f"Redis at {self.topology}"

@@ -7,7 +7,7 @@ user's client. So none of these can run a script twice, or leave a waiter withou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -166,12 +166,19 @@ class Endpoint:
 
     async def asked(self, *words: str) -> Any:
         """The reply to one command, on a connection of its own."""
+        return (await self.asked_all([words]))[0]
+
+    async def asked_all(self, commands: Sequence[Sequence[str]]) -> list[Any]:
+        """The replies to several commands, in one round trip on a connection of their own.
+
+        Raises the error of the first command that the server refuses.
+        """
         async with (
             asyncio.timeout(REPLY_TIMEOUT + self._settings["socket_connect_timeout"]),
             self.talk() as connection,
         ):
-            await connection.send_command(*words)
-            return await connection.read_response()
+            await connection.send_packed_command(connection.pack_commands(commands))
+            return [await connection.read_response() for _ in commands]
 
     def blocking(self, timeout: float) -> redis.connection.AbstractConnection:
         """A new connection for a thread without a loop. Each reply may take `timeout` seconds."""

@@ -1,0 +1,62 @@
+"""Which names, keys and queues a Redis store has. To look here declares and changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from headgate.keys import encoded
+from headgate.stores.redis.protocol.index import NAMES, living
+from headgate.stores.redis.protocol.members import WAITING
+from headgate.stores.redis.transport.portal import blocking
+from headgate.stores.redis.transport.questions import replies_to, scan
+from headgate.stores.status import QueueLength, longest
+
+if TYPE_CHECKING:
+    from headgate.stores.redis.transport.topology import Topology
+
+CHUNK = 1000  # the questions of one round trip
+
+
+class RedisLists:
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+
+    def names(self) -> list[str]:
+        return blocking(self.anames, "headgate.names()/")
+
+    async def anames(self) -> list[str]:
+        names = await encoded_names(self._topology, "headgate.names()")
+        return sorted(unquote(name) for name in names if "/" not in name)
+
+    def keys(self, name: str) -> list[str]:
+        return blocking(lambda: self.akeys(name), "headgate.keys_of()/")
+
+    async def akeys(self, name: str) -> list[str]:
+        # An encoded name has no character that means something in a pattern.
+        start = f"headgate:{{{encoded(name)}:"
+        found = await scan(self._topology, "headgate.keys_of()", f"{start}*}}")
+        return sorted(unquote(key.removeprefix(start).removesuffix("}")) for key in found)
+
+    def longest(self) -> list[QueueLength]:
+        return blocking(self.alongest, "headgate.longest_queues()/")
+
+    async def alongest(self) -> list[QueueLength]:
+        call = "headgate.longest_queues()"
+        names = [name for name in await encoded_names(self._topology, call) if "/" not in name]
+        lengths: list[int] = []
+        for start in range(0, len(names), CHUNK):
+            chunk = [f"headgate:{{{name}}}:who" for name in names[start : start + CHUNK]]
+            questions = [(key, ("ZCOUNT", key, *WAITING)) for key in chunk]
+            lengths += await replies_to(self._topology, call, questions)
+        return longest(
+            QueueLength(unquote(name), None, length)
+            for name, length in zip(names, lengths, strict=True)
+        )
+
+
+async def encoded_names(topology: Topology, call: str) -> list[str]:
+    """The names in the index. Those of classics are among them: `Semaphore/name`."""
+    every = "ZRANGEBYSCORE", NAMES, "-inf", "+inf", "WITHSCORES"
+    time, members = await replies_to(topology, call, [(NAMES, ("TIME",)), (NAMES, every)])
+    return living(members, int(time[0]))

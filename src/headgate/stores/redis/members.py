@@ -1,0 +1,161 @@
+"""The holders and waiters of one name on Redis, as an operator sees them.
+
+The server knows the order of waiters and the ends of leases. It does not keep since when an acquire
+waits or a permit is held. To look here changes nothing: leases and sessions that have ended may
+still be listed, until a call of any session removes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headgate.errors import StoreError
+from headgate.gate.compile import NO_LIMITS, Declaration, read_program
+from headgate.stores.redis.protocol.index import ID, Label, label_key, living, parse_label
+from headgate.stores.redis.protocol.members import (
+    HOLDERS,
+    HOLDING,
+    SESSIONS,
+    WAITING,
+    pairs,
+    session_of,
+    units_of,
+)
+from headgate.stores.redis.transport.questions import replies_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headgate.stores.redis.transport.topology import Topology
+
+# The most holders, and the most waiters, that are listed; and the sessions whose lives are read.
+MOST, MOST_SESSIONS = 500, 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A held permit: its session, that session's process if it is labelled, and the cost by unit.
+
+    `lease_left`: seconds until the lease ends, unless the session renews it. At 0 or below it has
+    ended.
+    """
+
+    session_id: str
+    label: Label | None
+    units: dict[str, int]
+    lease_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A queued acquire, as in `Holder`. `position`: how many stand before it.
+
+    `alive_for`: seconds until its session expires and the place is lost, unless the session calls.
+    None: the session has expired.
+    """
+
+    session_id: str
+    label: Label | None
+    units: dict[str, int]
+    position: int
+    alive_for: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """At most MOST of each: the holders whose leases end first, and the waiters at the head.
+
+    `holding` and `waiting` count all of them.
+    """
+
+    holders: tuple[Holder, ...]
+    waiters: tuple[Waiter, ...]
+    holding: int
+    waiting: int
+
+
+async def read_members(topology: Topology, name: str) -> Members:
+    """The members of an encoded name, or of an encoded `name:key`.
+
+    Raises StoreError when the store cannot be asked. A name without state has no members.
+    """
+    call, key = "read_members()", f"headgate:{{{name}}}"
+    who = f"{key}:who"
+
+    def members_with(scores: tuple[str, str], most: int) -> tuple[str, tuple[str, ...]]:
+        limit = "WITHSCORES", "LIMIT", "0", str(most)
+        return key, ("ZRANGEBYSCORE", who, *scores, *limit)
+
+    time, program, holding, waiting, holders, waiters, sessions = await replies_to(
+        topology,
+        call,
+        [
+            (key, ("TIME",)),
+            (key, ("HMGET", key, "limits", "offer")),
+            (key, ("ZCOUNT", who, *HOLDING)),
+            (key, ("ZCOUNT", who, *WAITING)),
+            members_with(HOLDING, MOST),
+            members_with(WAITING, MOST),
+            members_with(SESSIONS, MOST_SESSIONS),
+        ],
+    )
+    now = int(time[0]) * 1_000_000 + int(time[1])
+    found = [*pairs(holders), *pairs(waiters)]
+    labels = await labels_of(topology, {session_of(member) for member, _ in found}, int(time[0]))
+    reader = Reader(declared_in(program), labels, now)
+    return Members(
+        reader.holders(pairs(holders)),
+        reader.waiters(pairs(waiters), dict(pairs(sessions))),
+        holding,
+        waiting,
+    )
+
+
+def declared_in(program: list[bytes | None]) -> Declaration:
+    found = program[0] or program[1]
+    return NO_LIMITS if found is None else read_program(found.decode())
+
+
+async def labels_of(topology: Topology, sessions: Iterable[str], now: int) -> dict[str, Label]:
+    """The labels of sessions, by the beginnings of their ids. Without the right to the index there
+    are none.
+    """
+    keys = sorted({label_key(session) for session in sessions})
+    every = "-inf", "+inf", "WITHSCORES"
+    try:
+        questions = [(key, ("ZRANGEBYSCORE", key, *every)) for key in keys]
+        replies: list[Any] = await replies_to(topology, "read_members()", questions)
+    except StoreError:
+        return {}
+    return dict(parse_label(member) for reply in replies for member in living(reply, now))
+
+
+class Reader:
+    def __init__(self, declared: Declaration, labels: dict[str, Label], now: int) -> None:
+        self._declared, self._labels, self._now = declared, labels, now
+
+    def _common(self, member: str) -> tuple[str, Label | None, dict[str, int]]:
+        session_id = session_of(member)
+        units = units_of(member, self._declared)
+        return session_id, self._labels.get(session_id[:ID]), units
+
+    def holders(self, found: Iterable[tuple[str, int]]) -> tuple[Holder, ...]:
+        return tuple(
+            Holder(*self._common(member), self._seconds_until(score - HOLDERS))
+            for member, score in found
+        )
+
+    def waiters(
+        self, found: Iterable[tuple[str, int]], sessions: dict[str, int]
+    ) -> tuple[Waiter, ...]:
+        return tuple(
+            Waiter(*self._common(member), position, self._life(sessions.get(session_of(member), 0)))
+            for position, (member, _) in enumerate(found)
+        )
+
+    def _life(self, end: int) -> float | None:
+        return self._seconds_until(end) if end > self._now else None
+
+    def _seconds_until(self, t: int) -> float:
+        return (t - self._now) / 1_000_000
