@@ -61,7 +61,7 @@ class Refresher:
         self._refresh_in(FIRST)
 
     def _refresh_in(self, seconds: float) -> None:
-        self._client.loop.call_later(seconds * self._pace, on_time, ref(self))
+        self._client.loop.call_later(seconds * self._pace, start_refresh, ref(self))
 
     def refresh(self) -> None:
         client = self._client
@@ -152,7 +152,7 @@ class Refresher:
         """There is no backlog."""
 
 
-def on_time(home: Callable[[], Refresher | None]) -> None:
+def start_refresh(home: Callable[[], Refresher | None]) -> None:
     """The moment of a refresh has come, if its client still exists."""
     refresher = home()
     if refresher is not None:
@@ -161,6 +161,6 @@ def on_time(home: Callable[[], Refresher | None]) -> None:
 
 def program() -> str:
     """The name of the program as its user started it: a script, a command, or a module."""
-    path = PurePath((getattr(sys, "argv", None) or [""])[0])
+    path = PurePath(str((getattr(sys, "argv", None) or [""])[0]))
     name = path.parent.name if path.name == "__main__.py" else path.name
     return "python" if name in ("", "-c", "-m") else name

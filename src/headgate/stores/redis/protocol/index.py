@@ -70,7 +70,9 @@ def write_names(names: list[str]) -> list[Refresh]:
 
 def write_label(session_id: str, label: Label) -> Refresh:
     """The call that refreshes the label of a client, or of any session of it."""
-    host, program = shortened(label.host, HOST, from_end=True), shortened(label.program, PROGRAM)
+    # Of a long name with a domain, the first part tells hosts apart.
+    host = label.host if len(label.host) <= HOST else label.host.partition(".")[0]
+    host, program = shortened(host, HOST, from_end=True), shortened(label.program, PROGRAM)
     member = f"{session_id[:ID]} {host} {label.pid} {program}"
     return Refresh(label_key(session_id), (member,))
 
