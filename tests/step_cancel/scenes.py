@@ -34,6 +34,7 @@ STANDING = (
     "Node._rest",
     "Subscriber.check_alive",
     "Eviction._ask",
+    "start_refresh",  # of the index
 )
 # Timers that they may have while a store is away: they send their backlog again and look for the
 # store, with pauses.

@@ -23,7 +23,11 @@ from headgate import (
     Semaphore,
     StoreError,
     TokenBucket,
+    akeys_of,
+    alongest_queues,
+    anames,
 )
+from headgate.counts import time_permits
 from headgate.entrance import Entrance
 from headgate.frameworks.langchain import LangChainLimiter
 from headgate.frameworks.pydantic_ai import PydanticAILimiter
@@ -60,6 +64,14 @@ def limiter(**options: Any) -> Callable[..., Limiter]:
         return Limiter(name, Concurrency(CAPACITY), TOKENS, *limits, store=world.store, **options)
 
     return make
+
+
+def timed(world: World, name: str, *limits: Limit) -> Limiter:
+    """A limiter whose permits are timed for the telemetry."""
+    time_permits(True)
+    made = limiter()(world, name, *limits)
+    time_permits(False)
+    return made
 
 
 def one_key(world: World, name: str, *limits: Limit) -> Limiter:
@@ -190,6 +202,18 @@ async def looks_in_vain(limiter: Limiter, taken: list[int]) -> None:
         await limiter.astatus()
 
 
+async def lists_names(limiter: Limiter, taken: list[int]) -> None:
+    await anames(limiter._options["store"])
+
+
+async def lists_keys(limiter: Limiter, taken: list[int]) -> None:
+    await akeys_of(limiter)
+
+
+async def lists_longest_queues(limiter: Limiter, taken: list[int]) -> None:
+    await alongest_queues(limiter._options["store"])
+
+
 async def updates(limiter: Limiter, taken: list[int]) -> None:
     await limiter.aupdate(Concurrency(MORE), TOKENS)
 
@@ -265,6 +289,9 @@ VISITS = {
     "arelease": Visit(waits_for_its_release, limiter()),
     "arelease in a block": Visit(waits_for_its_release_in_a_block, limiter()),
     "astatus": Visit(looks, limiter()),
+    "anames": Visit(lists_names, limiter(), MEMORY, paced=False),
+    "akeys_of": Visit(lists_keys, limiter(), MEMORY, paced=False),
+    "alongest_queues": Visit(lists_longest_queues, limiter(), MEMORY, paced=False),
     "aupdate": Visit(updates, limiter(), paced=False),
     "apause": Visit(pauses, limiter(), paced=False),
     "aresume": Visit(resumes, limiter(), paced=False),
@@ -289,6 +316,10 @@ VISITS = {
     "on_lost: aresume": Visit(resumes, WATCHED, REDIS, paced=False),
     "on_lost: areset": Visit(resets, WATCHED, REDIS, paced=False),
     "on_lost: aflush": Visit(flushes, WATCHED, REDIS, paced=False),
+    "timed: async with limiter": Visit(enters, timed),
+    "timed: async with acquire": Visit(enters_an_acquire, timed),
+    "timed: atry_acquire": Visit(tries, timed),
+    "timed: arelease in a block": Visit(waits_for_its_release_in_a_block, timed),
     "attached: async with limiter": Visit(enters, attached()),
     "attached: await acquire": Visit(acquires, attached()),
     "attached: atry_acquire": Visit(tries, attached()),
