@@ -34,7 +34,7 @@ STANDING = (
     "Node._rest",
     "Subscriber.check_alive",
     "Eviction._ask",
-    "start_refresh",  # of the index
+    "refresh_index",  # of the index of names
 )
 # Timers that they may have while a store is away: they send their backlog again and look for the
 # store, with pauses.

@@ -50,6 +50,7 @@ NOT_CALLERS = {
     f"stores/redis/{name}.py"
     for name in (
         "transport/portal",
+        "transport/questions",
         "session/delivery",
         "transport/availability",
         "transport/client",
@@ -74,7 +75,9 @@ PROTOCOLS = {
         "Queue.achange",
         "Queue.aflush",
         "Queue.learn",
-        *("Lists.anames", "Lists.akeys", "Lists.alongest"),
+        "Lists.anames",
+        "Lists.akeys",
+        "Lists.alongest",
     ],
     "permit.py": ["Issuer.arelease"],
     "stores/redis/queue.py": ["Store.flush"],
@@ -82,18 +85,6 @@ PROTOCOLS = {
 }
 OWN_TASKS = {  # that aflush starts with gather() or in other loops, or an exporter in the portal
     "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere", "answered"]
-}
-# They hold nothing. Each asks on a connection of redis-py, which takes a thrown exception for an
-# error of the connection.
-LISTING = {
-    "stores/redis/listing.py": [
-        *("RedisLists.anames", "RedisLists.akeys", "RedisLists.alongest", "encoded_names"),
-    ],
-    "stores/redis/members.py": ["read_members", "labels_of"],
-    "stores/redis/transport/questions.py": [
-        *("replies_to", "replies_now", "persistently", "scan", "scan.<locals>.scan_all"),
-        "scan_one",
-    ],
 }
 TESTING = {  # for tests: they ask no limiter for anything
     "testing/clock.py": ["ManualClock.aadvance", "_give_turns"],
@@ -112,7 +103,7 @@ LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its c
         "LiteLLMLimiter.async_log_failure_event",
     ],
 }
-EXCUSED = (PROTOCOLS, OWN_TASKS, LISTING, TESTING, LITELLM)
+EXCUSED = (PROTOCOLS, OWN_TASKS, TESTING, LITELLM)
 NOT_DRIVEN = [
     f"{module}: {name}" for where in EXCUSED for module, names in where.items() for name in names
 ]

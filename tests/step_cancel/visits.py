@@ -31,7 +31,10 @@ from headgate.counts import time_permits
 from headgate.entrance import Entrance
 from headgate.frameworks.langchain import LangChainLimiter
 from headgate.frameworks.pydantic_ai import PydanticAILimiter
+from headgate.keys import encoded
 from headgate.limits import Limit
+from headgate.stores import registry
+from headgate.stores.redis.members import read_members
 from tests.faults.absence import AGES
 from tests.world import World
 
@@ -202,16 +205,15 @@ async def looks_in_vain(limiter: Limiter, taken: list[int]) -> None:
         await limiter.astatus()
 
 
-async def lists_names(limiter: Limiter, taken: list[int]) -> None:
-    await anames(limiter._options["store"])
-
-
-async def lists_keys(limiter: Limiter, taken: list[int]) -> None:
-    await akeys_of(limiter)
-
-
-async def lists_longest_queues(limiter: Limiter, taken: list[int]) -> None:
-    await alongest_queues(limiter._options["store"])
+async def lists(limiter: Limiter, taken: list[int]) -> None:
+    """All that looks at a store. The user of the document may not SCAN."""
+    place = limiter._options["store"]
+    await anames(place)
+    await alongest_queues(place)
+    with suppress(StoreError):
+        await akeys_of(limiter)
+    if isinstance(place, str):
+        await read_members(registry.store_of(place).topology, encoded(limiter.name))  # type: ignore[attr-defined]
 
 
 async def updates(limiter: Limiter, taken: list[int]) -> None:
@@ -289,9 +291,7 @@ VISITS = {
     "arelease": Visit(waits_for_its_release, limiter()),
     "arelease in a block": Visit(waits_for_its_release_in_a_block, limiter()),
     "astatus": Visit(looks, limiter()),
-    "anames": Visit(lists_names, limiter(), MEMORY, paced=False),
-    "akeys_of": Visit(lists_keys, limiter(), MEMORY, paced=False),
-    "alongest_queues": Visit(lists_longest_queues, limiter(), MEMORY, paced=False),
+    "anames and others": Visit(lists, limiter(), paced=False),
     "aupdate": Visit(updates, limiter(), paced=False),
     "apause": Visit(pauses, limiter(), paced=False),
     "aresume": Visit(resumes, limiter(), paced=False),

@@ -61,7 +61,7 @@ class Refresher:
         self._refresh_in(FIRST)
 
     def _refresh_in(self, seconds: float) -> None:
-        self._client.loop.call_later(seconds * self._pace, start_refresh, ref(self))
+        self._client.loop.call_later(seconds * self._pace, refresh_index, ref(self))
 
     def refresh(self) -> None:
         client = self._client
@@ -152,7 +152,7 @@ class Refresher:
         """There is no backlog."""
 
 
-def start_refresh(home: Callable[[], Refresher | None]) -> None:
+def refresh_index(home: Callable[[], Refresher | None]) -> None:
     """The moment of a refresh has come, if its client still exists."""
     refresher = home()
     if refresher is not None:

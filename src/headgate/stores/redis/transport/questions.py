@@ -22,6 +22,7 @@ from redis.exceptions import (
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot, refused
+from headgate.stores.redis.transport.tasks import begun, stop
 
 if TYPE_CHECKING:
     from headgate.errors import StoreError
@@ -42,7 +43,7 @@ async def replies_to(topology: Topology, call: str, questions: Sequence[Question
 
     Raises StoreError when a server refuses a command or cannot be asked.
     """
-    return await persistently(topology, call, lambda: replies_now(topology, questions))
+    return await in_own_task(persistently(topology, call, lambda: replies_now(topology, questions)))
 
 
 async def scan(topology: Topology, call: str, pattern: str) -> set[str]:
@@ -56,7 +57,19 @@ async def scan(topology: Topology, call: str, pattern: str) -> set[str]:
             found |= await scan_one(server, pattern)
         return found
 
-    return await persistently(topology, call, scan_all)
+    return await in_own_task(persistently(topology, call, scan_all))
+
+
+async def in_own_task(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` in another task: redis-py would turn an exception that interrupts it into an
+    error of the connection.
+    """
+    task = begun(work, "headgate-look")
+    try:
+        return await task
+    finally:
+        if not task.done():
+            stop(task)
 
 
 async def persistently(
