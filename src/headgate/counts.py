@@ -10,7 +10,7 @@ import contextvars
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from headgate.errors import (
     CostExceedsCapacityError,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headgate.gate.gate import Units
-    from headgate.request import Request
 
 # The outcomes of an acquire without a permit.
 REFUSED = "not_now", "too_long", "queue_full", "never", "cancelled", "store_error"
@@ -210,7 +209,14 @@ def set_label(label: Label | None) -> None:
     counts_of.cache_clear()
 
 
-def note_grant(counts: Counts, queue: str, request: Request, waited: float | None) -> None:
+class Costly(Protocol):
+    """A request: request.py imports this module."""
+
+    @property
+    def units(self) -> Units: ...
+
+
+def note_grant(counts: Counts, queue: str, request: Costly, waited: float | None) -> None:
     """Count a granted acquire. `waited`: its seconds in the queue; None: it passed at once."""
     if waited is None:
         counts.passed += 1

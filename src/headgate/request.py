@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headgate.closing import UNCLOSED, Closing
+from headgate.counts import counts_of, note_refusal
 from headgate.errors import CostExceedsCapacityError
 from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH, Units
@@ -100,6 +101,7 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
         units["requests"] = check_cost(declared, name, "requests", cost)
     for unit, capacity in declared.capacity.items():
         if units.get(unit, ONE_EACH.get(unit, 0)) > capacity:
+            note_refusal(counts_of(name), name, "never")
             raise CostExceedsCapacityError(
                 f"acquire of {title(name)} asks for {units.get(unit, 1)} {unit}, and its limit "
                 f"never holds more than {capacity}, so it can never succeed; ask for less at a "

@@ -151,6 +151,16 @@ async def test_each_refusal_has_its_own_outcome(world: World) -> None:
 
 
 @told
+async def test_a_cost_above_the_capacity_is_counted_as_never(world: World) -> None:
+    limiter = world.limiter(Concurrency(2))
+    with pytest.raises(CostExceedsCapacityError):
+        await limiter.acquire(permits=3)
+    with pytest.raises(CostExceedsCapacityError):
+        await limiter.atry_acquire(permits=3)
+    assert outcomes(world.name) == {"never": 2}
+
+
+@told
 async def test_a_waiter_that_can_never_pass_any_more_is_counted_as_never(world: World) -> None:
     limiter = world.limiter(Concurrency(2))
     async with limiter.acquire(permits=2):
