@@ -53,7 +53,8 @@ FRAMEWORKS = {
     "frameworks/stamina.py": set(),  # a hook is a function
     "frameworks/tenacity.py": {"tenacity"},
 }
-FOREIGN = CLIENTS | FRAMEWORKS
+EXPORTERS = {"telemetry/opentelemetry.py": {"opentelemetry"}}
+FOREIGN = CLIENTS | FRAMEWORKS | EXPORTERS
 EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.values())))
 # The part of the standard library for arithmetic and text: no clock, no I/O, no loop, no lock, no
 # chance.
@@ -672,8 +673,8 @@ def test_the_public_names_are_those_of_the_package_itself() -> None:
 
 def test_documents_name_all_public_names_and_import_no_others() -> None:
     """Every public name stands in a document. No document, example or demo imports from any deeper
-    than headgate. The modules of HTTP clients, of frameworks and for tests are the exception: they
-    are public as they are.
+    than headgate. The modules of HTTP clients, of frameworks, of telemetry and for tests are the
+    exception: they are public as they are.
     """
     documents = [path for path in ours() if path.suffix == ".md"]
     users = [
@@ -690,7 +691,7 @@ def test_documents_name_all_public_names_and_import_no_others() -> None:
         title(path)
         for path in users
         if re.search(
-            r"^\s*(from|import) headgate\.(?!http\.|frameworks\.|testing\b)",
+            r"^\s*(from|import) headgate\.(?!http\.|frameworks\.|telemetry\b|testing\b)",
             path.read_text(),
             re.MULTILINE,
         )
@@ -717,6 +718,7 @@ WRITTEN = {
     **dict.fromkeys(
         FRAMEWORKS.keys() - {"frameworks/litellm.py"}, "docs/frameworks.md"
     ),  # that one: tests/frameworks
+    **dict.fromkeys(EXPORTERS, "docs/telemetry.md"),
     "testing/__init__.py": "docs/testing.md",
 }
 

@@ -35,6 +35,7 @@ PAGES: list[str] = [
     "docs/limits.md",
     "docs/promises.md",
     "docs/redis.md",
+    "docs/telemetry.md",
     "docs/testing.md",
     "docs/troubleshooting.md",
     "docs/tutorial.md",

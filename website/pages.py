@@ -42,6 +42,7 @@ NAVIGATION: Nav = [
             ("HTTP clients and SDKs", "http.md"),
             ("Frameworks", "frameworks.md"),
             ("In your process", "in-your-process.md"),
+            ("Telemetry", "telemetry.md"),
             ("Testing", "testing.md"),
             ("Troubleshooting", "troubleshooting.md"),
         ],

@@ -10,6 +10,7 @@ from headgate import log_writer
 from headgate.counts import telemetry_is_on
 from headgate.telemetry import AnyEvent, StoreCalled, add_hook, reading, remove_hook
 from headgate.telemetry.reading import Acquires
+from tests.telemetry.sdk import Telemetry
 
 
 class Events:
@@ -51,3 +52,10 @@ def acquires(name: str, label: str = "") -> Acquires:
 def outcomes(name: str, label: str = "") -> dict[str, int]:
     """Those that have happened."""
     return {outcome: times for outcome, times in acquires(name, label).outcomes.items() if times}
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    found = Telemetry()
+    yield found
+    found.stop()

@@ -15,6 +15,7 @@ EXTRAS = {  # each module, the package that is missing, the extra that brings it
     "headgate.frameworks.litellm": ("litellm", "litellm"),
     "headgate.frameworks.pydantic_ai": ("pydantic_ai", "pydantic-ai"),
     "headgate.frameworks.tenacity": ("tenacity", "tenacity"),
+    "headgate.telemetry.opentelemetry": ("opentelemetry", "otel"),
 }
 IMPORT = """
 import importlib, sys
