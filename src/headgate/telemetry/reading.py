@@ -118,9 +118,13 @@ def stores() -> list[Any]:
 
 
 def redis_stores() -> list[Any]:
-    """The Redis stores, if the program uses any: this module does not import redis-py."""
-    module = sys.modules.get("headgate.stores.redis.store")
+    module = redis_module()
     return [] if module is None else snapshot(module.STORES)
+
+
+def redis_module() -> Any:
+    """The module of the Redis store, if the program uses it: this one does not import redis-py."""
+    return sys.modules.get("headgate.stores.redis.store")
 
 
 # Reading ----------------------------------------------------------------------------------------
@@ -196,11 +200,10 @@ def read_budgets() -> list[Budget]:
 
     The servers have TIMEOUT for their answers. A name without one is left out.
     """
-    return [
-        Budget(*place_of(*names_of(queue))[:2], status)
-        for store in stores()
-        for queue, status in store.statuses(is_shown, TIMEOUT)
-    ]
+    found = [status for store in snapshot(MEMORY_STORES) for status in store.statuses(is_shown)]
+    if redis := redis_stores():
+        found += redis_module().read_statuses(redis, is_shown, TIMEOUT)
+    return [Budget(*place_of(*names_of(queue))[:2], status) for queue, status in found]
 
 
 def is_shown(queue: str) -> bool:

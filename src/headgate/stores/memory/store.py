@@ -75,13 +75,13 @@ class MemoryStore:
         """For each queue: its name, its held permits, its waiters."""
         return [(queue.name, *usage(queue)) for queue in self.queues()]
 
-    def statuses(self, is_shown: Callable[[str], bool], timeout: float) -> list[tuple[str, Status]]:
-        """The status of each queue with limits and such a name. It comes at once."""
+    def statuses(self, is_shown: Callable[[str], bool]) -> list[tuple[str, Status]]:
+        """The status of each queue with limits and such a name."""
         wanted = [] if self.is_share else self.queues()
         return [
             (queue.name, queue.status())
             for queue in wanted
-            if is_shown(queue.name) and has_limits(queue)
+            if has_limits(queue) and is_shown(queue.name)
         ]
 
     def keep(self, queue: MemoryQueue) -> None:

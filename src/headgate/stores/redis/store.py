@@ -48,6 +48,7 @@ class RedisStore:
         self._fast_path: FastPath | None = None
         self._delivery = Delivery()
         self._written: Written = {}
+        self.silent = False  # a server has not answered the last `read_statuses` in time
         STORES.add(self)
         weakref.finalize(self, retire, self._clients).atexit = False
 
@@ -79,7 +80,7 @@ class RedisStore:
 
     @property
     def available(self) -> bool:
-        return not outages_of(self.topology).since
+        return not (self.silent or outages_of(self.topology).since)
 
     def recount(self) -> None:
         """Each acquire looks for its counts by name."""
@@ -87,18 +88,6 @@ class RedisStore:
     def usages(self) -> list[tuple[str, int, int]]:
         """For each queue: its name, the permits and waiters of this process."""
         return [(queue.name, *queue.routing.usage()) for queue in self.queues()]
-
-    def statuses(self, is_shown: Callable[[str], bool], timeout: float) -> list[tuple[str, Status]]:
-        """The status of each queue with limits and such a name, if it comes within `timeout`
-        seconds.
-        """
-        wanted = [
-            queue for queue in self.queues() if is_shown(queue.name) and queue.limits.has_limits
-        ]
-        if wanted and self.available:
-            with suppress(StoreError, NoPortalError):
-                return blocking(lambda: answered(wanted, timeout), f"{len(wanted)} limiters")
-        return []
 
     def _forget_idle(self) -> None:
         """Forget idle queues so rarely that the work for each new one stays constant."""
@@ -204,7 +193,31 @@ class RedisStore:
         return f"Redis at {self.topology}"
 
 
-async def answered(queues: list[RedisQueue], timeout: float) -> list[tuple[str, Status]]:
+def read_statuses(
+    stores: list[RedisStore], is_shown: Callable[[str], bool], timeout: float
+) -> list[tuple[str, Status]]:
+    """The status of each queue with limits and such a name, if it comes within `timeout` seconds.
+
+    All stores are asked at once, and those that were away, too: perhaps no other call finds that
+    they are back.
+    """
+    wanted = {
+        queue: store
+        for store in stores
+        for queue in store.queues()
+        if queue.limits.has_limits and is_shown(queue.name)
+    }
+    found: dict[RedisQueue, Status] = {}
+    with suppress(StoreError, NoPortalError):
+        if wanted:
+            found = blocking(lambda: answered(list(wanted), timeout), f"{len(wanted)} limiters")
+    silent = {store for queue, store in wanted.items() if queue not in found}
+    for store in stores:
+        store.silent = store in silent
+    return [(queue.name, status) for queue, status in found.items()]
+
+
+async def answered(queues: list[RedisQueue], timeout: float) -> dict[RedisQueue, Status]:
     """Ask for the status of all `queues` at once, and leave out those without an answer."""
     asked = [asyncio.ensure_future(queue.astatus()) for queue in queues]
     await asyncio.wait(asked, timeout=timeout)
@@ -212,7 +225,7 @@ async def answered(queues: list[RedisQueue], timeout: float) -> list[tuple[str, 
         each.cancel()
     found = await asyncio.gather(*asked, return_exceptions=True)
     named = zip(queues, found, strict=True)
-    return [(queue.name, status) for queue, status in named if isinstance(status, Status)]
+    return {queue: status for queue, status in named if isinstance(status, Status)}
 
 
 async def flush_queues(queues: list[RedisQueue]) -> None:
