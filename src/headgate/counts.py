@@ -150,6 +150,7 @@ class Place(NamedTuple):
 
 
 ALL: dict[Place, Counts] = {}
+_labels: dict[str, set[str]] = {}  # of the keys in ALL, by name
 _label: Label | None = None
 
 
@@ -157,6 +158,8 @@ _label: Label | None = None
 def counts_of(queue: str, is_share: bool = False) -> Counts:
     """The counts of a queue, by its encoded name. Keys without a label share those of the name."""
     place = place_of(*names_of(queue), is_share)
+    if place.label:
+        _labels.setdefault(place.name, set()).add(place.label)
     return ALL.get(place) or ALL.setdefault(place, Counts())
 
 
@@ -174,7 +177,7 @@ def label_of(name: str, key: str | None) -> str:
         label = _label(name, key) or ""
     except Exception:  # of the user's function: the call of a limiter goes on
         return OTHER
-    labels = {place.label for place in list(ALL) if place.name == name} - {""}
+    labels = _labels.get(name, ())
     return label if not label or label in labels or len(labels) < MOST_LABELS else OTHER
 
 

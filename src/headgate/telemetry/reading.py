@@ -6,12 +6,14 @@ An exporter calls `switch_on` first. A name that is used in two stores is one na
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headgate.counts import (
     ALL,
+    MOST_LABELS,
     OTHER,
     Counts,
     Histogram,
@@ -200,17 +202,30 @@ def read_budgets() -> list[Budget]:
 
     The servers have TIMEOUT for their answers. A name without one is left out.
     """
+    is_shown = shown()
     found = [status for store in snapshot(MEMORY_STORES) for status in store.statuses(is_shown)]
     if redis := redis_stores():
         found += redis_module().read_statuses(redis, is_shown, TIMEOUT)
     return [Budget(*place_of(*names_of(queue))[:2], status) for queue, status in found]
 
 
-def is_shown(queue: str) -> bool:
-    """Whether its budget is read. Of names and keys that are OTHER there may be very many."""
-    name, key = names_of(queue)
-    place = place_of(name, key)
-    return place.name == name and (key is None or place.label not in ("", OTHER))
+def shown() -> Callable[[str], bool]:
+    """A function that says whether the budget of a queue is read: a status is work for a server.
+
+    It reads those of at most MOST_LABELS keys of a name, because any number of keys may share a
+    label. It reads none of OTHER.
+    """
+    keys: Counter[str] = Counter()
+
+    def is_shown(queue: str) -> bool:
+        name, key = names_of(queue)
+        place = place_of(name, key)
+        if key is None or place.name != name or place.label in ("", OTHER):
+            return key is None and place.name == name
+        keys[name] += 1
+        return keys[name] <= MOST_LABELS
+
+    return is_shown
 
 
 def read_stores() -> list[StoreState]:
