@@ -96,6 +96,17 @@ async def test_the_time_of_held_permits_is_an_event_if_a_program_asks_for_it(
 
 
 @told
+async def test_a_second_exporter_that_needs_no_times_leaves_the_first_its_own(
+    world: World,
+) -> None:
+    reading.switch_on(use_time=True)
+    reading.switch_on()
+    async with world.limiter(Concurrency(2)):
+        pass
+    assert sum(acquires(world.name).held.counts) == 1
+
+
+@told
 async def test_a_permit_of_a_rate_has_no_time(world: World, events: Events) -> None:
     reading.switch_on(use_time=True)
     async with world.limiter(Rate(1000, per=1)):

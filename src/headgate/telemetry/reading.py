@@ -92,7 +92,8 @@ def switch_on(keys: KeyLabel | None = None, use_time: bool = False) -> None:
     """
     global _exporters
     _exporters += 1
-    time_permits(use_time)
+    if use_time:
+        time_permits(True)
     set_label(keys)
     switch_telemetry(True)
     recount()
