@@ -53,7 +53,10 @@ FRAMEWORKS = {
     "frameworks/stamina.py": set(),  # a hook is a function
     "frameworks/tenacity.py": {"tenacity"},
 }
-EXPORTERS = {"telemetry/opentelemetry.py": {"opentelemetry"}}
+EXPORTERS = {
+    "telemetry/opentelemetry.py": {"opentelemetry"},
+    "telemetry/prometheus.py": {"prometheus_client"},
+}
 FOREIGN = CLIENTS | FRAMEWORKS | EXPORTERS
 EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.values())))
 # The part of the standard library for arithmetic and text: no clock, no I/O, no loop, no lock, no

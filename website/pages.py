@@ -26,7 +26,15 @@ PROJECT = {  # documents outside of docs/, and their places in the site
     "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "benchmarks.md",
 }
-HIGHLIGHTED = {".py": "python", ".lua": "lua", ".md": "markdown", ".toml": "toml", ".sh": "bash"}
+HIGHLIGHTED = {
+    ".json": "json",
+    ".lua": "lua",
+    ".md": "markdown",
+    ".py": "python",
+    ".sh": "bash",
+    ".toml": "toml",
+    ".yml": "yaml",
+}
 
 Nav = list[tuple[str, "str | Nav"]]
 # A page by its path in the site, or a folder (with a slash): all its pages, index.md first. A

@@ -50,6 +50,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
 
+    def include(self, other: Histogram) -> None:
+        """Add all that `other`, which has the same bounds, has counted."""
+        self.counts = [ours + more for ours, more in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
+
 
 K = TypeVar("K")
 

@@ -16,6 +16,7 @@ EXTRAS = {  # each module, the package that is missing, the extra that brings it
     "headgate.frameworks.pydantic_ai": ("pydantic_ai", "pydantic-ai"),
     "headgate.frameworks.tenacity": ("tenacity", "tenacity"),
     "headgate.telemetry.opentelemetry": ("opentelemetry", "otel"),
+    "headgate.telemetry.prometheus": ("prometheus_client", "prometheus"),
 }
 IMPORT = """
 import importlib, sys
