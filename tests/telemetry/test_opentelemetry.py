@@ -416,12 +416,13 @@ def test_the_fleet_is_read_once_for_each_collection(
     name: str, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[int] = []
+    read_budgets = reading.read_budgets
 
     def read() -> Any:
         reads.append(len(reads))
-        return reading.read_budgets()
+        return read_budgets()
 
-    monkeypatch.setattr(opentelemetry, "read_budgets", read)
+    monkeypatch.setattr(reading, "read_budgets", read)
     with Limiter(name, Concurrency(2)):
         for times in (1, 2, 3):
             assert telemetry.collect().keys() >= {"headgate.budget.usage", "headgate.queue.length"}
@@ -437,7 +438,7 @@ def test_a_part_that_cannot_be_read_is_left_out_and_logged(
     def read() -> Any:
         raise ValueError("a broken store")
 
-    monkeypatch.setattr(opentelemetry, "read_budgets", read)
+    monkeypatch.setattr(reading, "read_budgets", read)
     with Limiter(name, Concurrency(2)):
         found = telemetry.collect()
     assert "headgate.permit.count" in found

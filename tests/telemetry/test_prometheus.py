@@ -31,6 +31,7 @@ from tests.servers import Server, free_port
 from tests.world import World, at_rest, told, waiting
 
 PAGE = Path(__file__).parents[2] / "docs/telemetry.md"
+EMPTY = {"read_fleet": reading.Fleet({}, {}, {})}
 PROGRAM = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = dict(PROGRAM.findall(PAGE.read_text()))
 
@@ -359,7 +360,9 @@ def test_a_registration_does_not_scrape(monkeypatch: pytest.MonkeyPatch, name: s
     scraped: list[str] = []
     parts = [name for name in vars(prometheus) if name.startswith("read_")]
     for part in parts:
-        monkeypatch.setattr(prometheus, part, lambda part=part: scraped.append(part) or {})
+        monkeypatch.setattr(
+            prometheus, part, lambda part=part: scraped.append(part) or EMPTY.get(part, {})
+        )
     registry = CollectorRegistry(auto_describe=True)
     registry.register(collector())
     assert scraped == []
@@ -380,7 +383,7 @@ def test_a_part_that_cannot_be_read_is_left_out_and_logged(
     def fail() -> list[Any]:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(prometheus, "read_budgets", fail)
+    monkeypatch.setattr(prometheus, "read_fleet", fail)
     with Limiter(name, Concurrency(3)):
         found = registry.scrape()
     assert found.of("acquires_total", limiter=name)["passed",] == 1

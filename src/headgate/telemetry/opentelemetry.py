@@ -17,15 +17,15 @@ from headgate.events import AnyEvent, Granted, Refused, Released, StoreCalled
 from headgate.hooks import add_hook, remove_hook
 from headgate.log_writer import flush, log
 from headgate.missing_extra import extra
-from headgate.stores.status import LimitStatus
 from headgate.telemetry.reading import (
     Acquires,
+    Fleet,
     KeyLabel,
     StoreState,
     Usage,
     read_acquires,
-    read_budgets,
     read_estimates,
+    read_fleet,
     read_stores,
     read_usage,
     switch_off,
@@ -205,35 +205,10 @@ class Reading(Generic[T]):
             return None
 
 
-class Fleet(NamedTuple):
-    """The answers of the stores. `waiting` and `paused` are by name and label."""
-
-    limits: dict[tuple[str, str, str, str], LimitStatus]  # by name, label, unit and kind
-    waiting: dict[tuple[str, str], int]
-    paused: dict[tuple[str, str], float]
-
-
 def read_counts() -> list[Acquires]:
     """The counts. The histograms beside them get the waits that ended before."""
     flush(FLUSH)
     return read_acquires()
-
-
-def read_fleet() -> Fleet:
-    """Of several limits with the same attributes, the fullest."""
-    fleet = Fleet({}, {}, {})
-    for name, label, status in ((each.name, each.label, each.status) for each in read_budgets()):
-        place = name, label
-        fleet.waiting[place] = fleet.waiting.get(place, 0) + status.waiting
-        fleet.paused[place] = max(fleet.paused.get(place, 0.0), status.paused)
-        for limit in status.limits:
-            where = (*place, limit.unit, limit.kind.lower())
-            fleet.limits[where] = max(limit, fleet.limits.get(where, limit), key=fullness)
-    return fleet
-
-
-def fullness(limit: LimitStatus) -> float:
-    return limit.used / max(1, limit.capacity)
 
 
 Rows = Callable[[Any], Iterator[Observation]]

@@ -6,7 +6,6 @@ Here the values of reading.py get their names and labels. Nothing runs between t
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
@@ -14,14 +13,11 @@ from typing import NamedTuple
 from headgate.counts import Histogram
 from headgate.log_writer import log
 from headgate.missing_extra import extra
-from headgate.stores.status import LimitStatus
 from headgate.telemetry.reading import (
-    Acquires,
-    Budget,
     KeyLabel,
     read_acquires,
-    read_budgets,
     read_estimates,
+    read_fleet,
     read_stores,
     read_usage,
     switch_on,
@@ -174,14 +170,14 @@ def add(metric: Metric, labels: tuple[str, ...], value: float | Histogram) -> No
 # The parts of a scrape ----------------------------------------------------------------------------
 
 
-def key_of(row: Acquires | Budget) -> tuple[str, ...]:
+def key_of(label: str) -> tuple[str, ...]:
     """The last label. A series without a key has none: prometheus-client takes fewer values."""
-    return (row.label,) if row.label else ()
+    return (label,) if label else ()
 
 
 def acquires() -> Iterator[Row]:
     for row in read_acquires():
-        name, key = row.name, key_of(row)
+        name, key = row.name, key_of(row.label)
         for outcome, count in row.outcomes.items():
             yield Row("headgate_acquires", (name, outcome, *key), count)
         for unit, cost in row.cost.items():
@@ -206,27 +202,15 @@ def usage() -> Iterator[Row]:
 
 
 def budgets() -> Iterator[Row]:
-    """Several keys may share a label, and a limiter may have several limits of one kind."""
-    fullest: dict[tuple[str, ...], LimitStatus] = {}
-    waiting: Counter[tuple[str, ...]] = Counter()
-    paused: dict[tuple[str, ...], float] = {}
-    for row in read_budgets():
-        where = row.name, *key_of(row)
-        waiting[where] += row.status.waiting
-        paused[where] = max(paused.get(where, 0.0), row.status.paused)
-        for limit in row.status.limits:
-            labels = row.name, limit.unit, limit.kind.lower(), *key_of(row)
-            fullest[labels] = max(fullest.get(labels, limit), limit, key=fullness)
-    for labels, limit in fullest.items():
+    fleet = read_fleet()
+    for (name, label, unit, kind), limit in fleet.limits.items():
+        labels = name, unit, kind, *key_of(label)
         yield Row("headgate_budget_usage", labels, limit.used)
         yield Row("headgate_budget_limit", labels, limit.capacity)
-    for labels in paused:
-        yield Row("headgate_queue_length", labels, waiting[labels])
-        yield Row("headgate_pause_remaining_seconds", labels, paused[labels])
-
-
-def fullness(limit: LimitStatus) -> float:
-    return limit.used / limit.capacity
+    for (name, label), count in fleet.waiting.items():
+        yield Row("headgate_queue_length", (name, *key_of(label)), count)
+    for (name, label), seconds in fleet.paused.items():
+        yield Row("headgate_pause_remaining_seconds", (name, *key_of(label)), seconds)
 
 
 def stores() -> Iterator[Row]:

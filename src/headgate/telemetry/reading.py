@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from headgate.counts import (
     ALL,
@@ -27,7 +27,7 @@ from headgate.gate.gate import ONE_EACH
 from headgate.keys import names_of
 from headgate.stores.fallback import modes_of
 from headgate.stores.memory.store import STORES as MEMORY_STORES
-from headgate.stores.status import Status
+from headgate.stores.status import LimitStatus, Status
 from headgate.threads import snapshot
 
 KeyLabel: TypeAlias = Callable[[str, str], str | None]
@@ -227,6 +227,31 @@ def shown() -> Callable[[str], bool]:
         return keys[name] <= MOST_LABELS
 
     return is_shown
+
+
+class Fleet(NamedTuple):
+    """The budgets, as exporters show them. `waiting` and `paused` are by name and label."""
+
+    limits: dict[tuple[str, str, str, str], LimitStatus]  # by name, label, unit and kind
+    waiting: dict[tuple[str, str], int]
+    paused: dict[tuple[str, str], float]
+
+
+def read_fleet() -> Fleet:
+    """Of several limits with the same name, label, unit and kind, the fullest."""
+    fleet = Fleet({}, {}, {})
+    for name, label, status in ((each.name, each.label, each.status) for each in read_budgets()):
+        place = name, label
+        fleet.waiting[place] = fleet.waiting.get(place, 0) + status.waiting
+        fleet.paused[place] = max(fleet.paused.get(place, 0.0), status.paused)
+        for limit in status.limits:
+            where = (*place, limit.unit, limit.kind.lower())
+            fleet.limits[where] = max(limit, fleet.limits.get(where, limit), key=fullness)
+    return fleet
+
+
+def fullness(limit: LimitStatus) -> float:
+    return limit.used / max(1, limit.capacity)
 
 
 def read_stores() -> list[StoreState]:
