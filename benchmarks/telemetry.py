@@ -53,7 +53,7 @@ def scraped() -> Iterator[None]:
     registry.register(collector)
     yield
     registry.unregister(collector)
-    collector.close()
+    reading.switch_off()
 
 
 SETTINGS: dict[str, Setting] = {

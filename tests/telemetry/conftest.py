@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate import log_writer
-from headgate.counts import telemetry_is_on
+from headgate import counts, log_writer
+from headgate.stores.registry import store_of
 from headgate.telemetry import AnyEvent, StoreCalled, add_hook, reading, remove_hook
 from headgate.telemetry.reading import Acquires
+from tests.places import Place
 from tests.telemetry.sdk import Telemetry
 
 
@@ -38,10 +39,26 @@ def events() -> Iterator[Events]:
 
 @pytest.fixture(autouse=True)
 def counting() -> Iterator[None]:
+    """Each test begins without names: beyond a thousand, a process counts them together."""
+    counts.ALL.clear()
+    counts.counts_of.cache_clear()
     reading.switch_on()
     yield
-    while telemetry_is_on():  # a test may have switched it on again
+    while counts.telemetry_is_on():  # a test may have switched it on again
         reading.switch_off()
+
+
+@pytest.fixture(autouse=True)
+def stores_of_the_test(redis_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the stores of earlier tests: their servers are gone, and each reading would wait
+    for them.
+    """
+    shared = store_of(redis_place.user_url)
+    earlier = {id(store) for store in reading.redis_stores()} - {id(shared)}
+    every = reading.redis_stores
+    monkeypatch.setattr(
+        reading, "redis_stores", lambda: [store for store in every() if id(store) not in earlier]
+    )
 
 
 def acquires(name: str, label: str = "") -> Acquires:
