@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from headgate.keys import encoded
+from headgate.stores.redis.members import Members, read_members
 from headgate.stores.redis.protocol.index import NAMES, living
 from headgate.stores.redis.protocol.members import WAITING
 from headgate.stores.redis.transport.portal import blocking
@@ -37,6 +38,10 @@ class RedisLists:
         start = f"headgate:{{{encoded(name)}:"
         found = await scan(self._topology, "headgate.keys_of()", f"{start}*}}")
         return sorted(unquote(key.removeprefix(start).removesuffix("}")) for key in found)
+
+    async def amembers(self, name: str) -> Members:
+        """The holders and waiters of a name."""
+        return await read_members(self._topology, encoded(name))
 
     def longest(self) -> list[QueueLength]:
         return blocking(self.alongest, "headgate.longest_queues()/")

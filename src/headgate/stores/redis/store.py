@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 from headgate.counts import STORE_CALLS, Histogram, remember_units
@@ -16,9 +16,12 @@ from headgate.errors import StoreError
 from headgate.gate.compile import Declaration
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.loops import no_loop
+from headgate.stores.redis.diagnosis import Diagnosis, diagnose
 from headgate.stores.redis.fast_path import FastPath
 from headgate.stores.redis.index import Refresher
 from headgate.stores.redis.listing import RedisLists
+from headgate.stores.redis.protocol.calls import keys_with
+from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.loop_session import Home, LoopSession
@@ -26,6 +29,7 @@ from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.outages import outages_of
 from headgate.stores.redis.transport.portal import NoPortalError, blocking, portal_loop
 from headgate.stores.redis.transport.shutdown import register
+from headgate.stores.redis.transport.single_call import run_script
 from headgate.stores.redis.transport.tasks import begun, stop, trouble_of
 from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
@@ -34,6 +38,14 @@ from headgate.stores.status import Status
 FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 POLL_INTERVAL = 0.005  # seconds between two looks at another loop
 CLOSING_TIMEOUT = 3.0  # seconds that a loop gets to close, which can take 2 s
+
+
+class Forgotten(NamedTuple):
+    """Whether there was a state, and what has kept it: it is dropped if both numbers are 0."""
+
+    held: int
+    waiting: int
+    known: bool
 
 
 class RedisStore:
@@ -184,6 +196,18 @@ class RedisStore:
             self._fast_path = None
         for queue in list(self._queues.values()):
             queue.routing.forked()
+
+    async def forget(self, name: str) -> Forgotten:
+        """Drop the state of an encoded name, or of an encoded `name:key`, if it is idle.
+
+        Raises StoreError when the store cannot be asked.
+        """
+        keys = keys_with(f"headgate:{{{name}}}", log=True)
+        held, waiting, known = await run_script(self.topology, "forget()", library().forget, keys)
+        return Forgotten(held, waiting, bool(known))
+
+    async def diagnose(self) -> Diagnosis:
+        return await diagnose(self.topology)
 
     @property
     def lists(self) -> RedisLists:

@@ -17,3 +17,4 @@ redis.register_function({
 })
 redis.register_function(NAME .. '_fast', call('fast'))
 redis.register_function(NAME .. '_index', call('index'))
+redis.register_function(NAME .. '_forget', call('forget'))

@@ -86,6 +86,11 @@ function Membership.count_holders()
   return redis.call('ZCOUNT', MEMBERS, FIRST_HOLDER, LAST_HOLDER)
 end
 
+-- Holders whose leases have not ended at `t`.
+function Membership.count_held(t)
+  return redis.call('ZCOUNT', MEMBERS, Numbers.text(HOLDERS + t + 1), LAST_HOLDER)
+end
+
 function Membership.append_holders(list, ids, lease_end)
   local score, count = Numbers.text(HOLDERS + lease_end), #list
   for i = 1, #ids do list[count + 2 * i - 1], list[count + 2 * i] = score, '+' .. ids[i] end

@@ -43,8 +43,8 @@ REST = (
     "operations",
     "main",
 )
-# The index calls none of these parts, and none of them calls it.
-PARTS = ("clock", "prelude", *KINDS.values(), *FAST, *REST, "index", "library")
+# None of these parts calls `index` and `forget`, and `index` calls none of them.
+PARTS = ("clock", "prelude", *KINDS.values(), *FAST, *REST, "index", "forget", "library")
 
 
 def sources() -> dict[str, str]:
@@ -75,19 +75,22 @@ class Library:
 
     `whole` carries out any call. `back` does so for calls without acquires, even if the server is
     out of memory. `fast` is one acquire that can pass at once; otherwise it does nothing. `index`
-    keeps the index of names, and knows no limits.
+    keeps the index of names, and knows no limits. `forget` drops the state of an idle name.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         fast, rest = composed(sources, FAST), made(sources, REST)
         index = f"local Index\ndo\n{sources['index']}\nend\n"
-        name = f"headgate_{digest_of(fast + rest + index)}"
+        forget = f"local Forget\ndo\n{sources['forget']}\nend\n"
+        apart = index + forget
+        name = f"headgate_{digest_of(fast + rest + apart)}"
         self.text = (
-            f"#!lua name={name}\nlocal NAME = '{name}'\nlocal function made()\n{fast}{rest}{index}"
+            f"#!lua name={name}\nlocal NAME = '{name}'\nlocal function made()\n{fast}{rest}{apart}"
             "ReplyCache.begin_run()\n"
             "local function whole(keys, args)\n"
             "return FastAcquire.run(keys, args) or Main.run(keys, args)\nend\n"
-            "return { whole = whole, fast = FastAcquire.run, index = Index.run }\nend\n"
+            "return { whole = whole, fast = FastAcquire.run, index = Index.run, "
+            "forget = Forget.run }\nend\n"
             f"{sources['library']}"
         ).encode()
         # The rest is made only if the fast path does not carry the call out.
@@ -100,6 +103,7 @@ class Library:
         self.index = script(
             f"{name}_index", f"{sources['clock']}{index}return Index.run(KEYS, ARGV)"
         )
+        self.forget = script(f"{name}_forget", f"{fast}{forget}return Forget.run(KEYS)")
 
 
 def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:

@@ -1,0 +1,268 @@
+"""Faults of a store and of its use that an operator can remove, each with its remedy.
+
+First come the servers: connection, rights, state, memory, clock and version. Then come the names in
+use: declarations that disagree, and members of dead processes. To look here changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from redis.exceptions import RedisError
+
+from headgate.errors import StoreError
+from headgate.gate.compile import read_program
+from headgate.keys import title
+from headgate.stores.redis.listing import encoded_names
+from headgate.stores.redis.members import read_members
+from headgate.stores.redis.protocol.former import last_replaced
+from headgate.stores.redis.transport.endpoint import LOST
+from headgate.stores.redis.transport.eviction_check import dangerous
+from headgate.stores.redis.transport.failures import words
+from headgate.stores.redis.transport.probes import FUNCTIONS, SCRIPTS, Probed, probe
+from headgate.stores.redis.transport.questions import replies_to
+
+if TYPE_CHECKING:
+    from headgate.stores.redis.transport.topology import Topology
+
+Severity = Literal["serious", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = "serious", "warning", "note"
+# Without these rights most of headgate works.
+OPTIONAL = {"info", "ping", "cluster|slots", "asking"}
+OLDEST = (6, 2)
+FULL = 0.9  # the share of maxmemory from which memory is nearly full
+SKEW = 1.0  # seconds
+HOLD = 60_000_000  # microseconds; as in limits_history.lua
+CHUNK = 500  # the names of one round trip
+DOCUMENT = 'see "What the server needs" in docs/redis.md'
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    check: str
+    subject: str  # a server, or a limiter
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`servers`: the version of each server by its address; empty: unknown."""
+
+    servers: dict[str, str]
+    findings: list[Finding]
+
+
+async def diagnose(topology: Topology) -> Diagnosis:
+    """Examine all servers of a store, and its names. The most severe findings come first."""
+    try:
+        await topology.look(())
+    except LOST as error:
+        return Diagnosis({}, [not_reached(str(topology), error)])
+    probed: dict[str, Probed] = {}
+    findings: list[Finding] = []
+    for server in topology.servers():
+        try:
+            probed[server.place] = await probe(server, topology.sharded)
+        except LOST as error:
+            findings.append(not_reached(server.place, error))
+    for place, found in probed.items():
+        findings += server_findings(place, found, topology.several)
+    findings += spread_findings(probed)
+    if probed:
+        findings += await name_findings(topology)
+    findings.sort(key=lambda each: SEVERITIES.index(each.severity))
+    return Diagnosis({place: version(each.info()) for place, each in probed.items()}, findings)
+
+
+def not_reached(subject: str, error: Exception) -> Finding:
+    remedy = "Check the URL, the network, and that the server runs and accepts the login."
+    return Finding("serious", "connection", subject, f"it cannot be asked: {words(error)}", remedy)
+
+
+# Servers ------------------------------------------------------------------------------------------
+
+
+def server_findings(place: str, found: Probed, several: bool) -> Iterator[Finding]:
+    yield from state_findings(place, found)
+    yield from right_findings(place, found)
+    yield from script_findings(place, found)
+    yield from info_findings(place, found.info(), several)
+    if found.skew is not None and abs(found.skew) > SKEW:
+        way = "ahead of" if found.skew > 0 else "behind"
+        text = f"its clock is {abs(found.skew):.1f} s {way} that of this machine"
+        remedy = "headgate uses the server's clock alone. Synchronise both, for logs that agree."
+        yield Finding("note", "clock", place, text, remedy)
+
+
+def state_findings(place: str, found: Probed) -> Iterator[Finding]:
+    """A server that refuses writes."""
+    refusal = found.replies["hset"]
+    if not isinstance(refusal, RedisError) or found.is_missing("hset"):
+        return
+    text = str(refusal)
+    if "wrong number of arguments" in text or text.partition(" ")[0].isdecimal():  # MOVED
+        return
+    if "replica" in text.lower() or "READONLY" in text:
+        remedy = "Name the primary, or let Sentinel name it: redis+sentinel://."
+    elif "maxmemory" in text or "OOM" in text:
+        remedy = "Give the server more memory, or headgate a server of its own."
+    else:
+        remedy = "Wait until it is ready, and read its log."
+    yield Finding("serious", "state", place, f"it refuses calls: {text}", remedy)
+
+
+def right_findings(place: str, found: Probed) -> Iterator[Finding]:
+    missing = {
+        right: missing_rule(right, str(found.replies[right]))
+        for right in found.replies.keys() - unneeded(found)
+        if found.is_missing(right)
+    }
+    severities: dict[Severity, set[str]] = {
+        "serious": {rule for right, rule in missing.items() if right not in OPTIONAL},
+        "warning": {rule for right, rule in missing.items() if right in OPTIONAL},
+    }
+    for severity, rules in severities.items():
+        if rules:
+            rule = " ".join(sorted(rules))
+            remedy = f"Grant them with ACL SETUSER USER {rule}: {DOCUMENT}."
+            yield Finding(severity, "rights", place, f"the user lacks the rights {rule}", remedy)
+
+
+def unneeded(found: Probed) -> set[str]:
+    """headgate needs functions or scripts, and prefers functions."""
+    if found.works(FUNCTIONS):
+        return {*SCRIPTS}
+    return {*(FUNCTIONS if found.is_unknown("fcall") or found.works(SCRIPTS) else SCRIPTS)}
+
+
+def missing_rule(right: str, refusal: str) -> str:
+    """The rule of the ACL that is missing. Redis names a key or a channel that it refuses."""
+    if "key" in refusal and "access" in refusal:
+        return "~headgate:*"
+    if "channel" in refusal and "access" in refusal:
+        return "&headgate:*"
+    return f"+{right}"
+
+
+def script_findings(place: str, found: Probed) -> Iterator[Finding]:
+    if found.works(FUNCTIONS) or not found.works(SCRIPTS):
+        return  # nothing to say, or a right is missing
+    text = "headgate sends scripts in place of functions, which is slower"
+    if found.is_unknown("fcall"):
+        yield Finding("note", "functions", place, text, "Upgrade the server to Redis 7 or Valkey.")
+    else:
+        remedy = f"Grant the rights +fcall +function|load: {DOCUMENT}."
+        yield Finding("warning", "functions", place, text, remedy)
+
+
+def info_findings(place: str, info: dict[str, str], several: bool) -> Iterator[Finding]:
+    """The facts of INFO. Without the right to it there are none."""
+    lines = "\n".join(f"{key}:{value}" for key, value in info.items())
+    if policy := dangerous(lines):
+        text = f"it may evict keys (maxmemory-policy {policy}): a limiter forgets its holders"
+        remedy = "Set maxmemory-policy noeviction, or give headgate a server of its own."
+        yield Finding("serious", "eviction", place, text, remedy)
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if most and used > FULL * most:
+        text = f"{used / most:.0%} of its memory is used; acquires fail when it is full"
+        yield Finding("warning", "memory", place, text, "Raise maxmemory.")
+    numbers = info.get("redis_version", "").split(".")[:2]
+    if "" not in numbers and tuple(map(int, numbers)) < OLDEST:
+        text = f"{version(info)} is older than the oldest version that headgate is tested with"
+        yield Finding("serious", "version", place, text, "Upgrade to Redis 7 or Valkey.")
+    if info.get("cluster_enabled") == "1" and not several:
+        text = "it is part of a Cluster, and the URL is that of one server"
+        yield Finding("serious", "version", place, text, "Write redis+cluster:// in the URL.")
+
+
+def version(info: dict[str, str]) -> str:
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info['redis_version']}" if "redis_version" in info else ""
+
+
+def spread_findings(probed: dict[str, Probed]) -> Iterator[Finding]:
+    skews = {place: each.skew for place, each in probed.items() if each.skew is not None}
+    if not skews:
+        return
+    first, last = min(skews, key=skews.__getitem__), max(skews, key=skews.__getitem__)
+    spread = skews[last] - skews[first]
+    if spread > SKEW:
+        text = f"its clock is {spread:.1f} s ahead of that of {first}"
+        remedy = "Synchronise them: a name that moves to another server meets a step of its clock."
+        yield Finding("warning", "clock", last, text, remedy)
+
+
+# Names --------------------------------------------------------------------------------------------
+
+
+async def name_findings(topology: Topology) -> list[Finding]:
+    """Findings of names in use. A user without the rights for it gets those of the rights alone."""
+    try:
+        names = sorted(await encoded_names(topology, "doctor"))
+        findings: list[Finding] = []
+        for start in range(0, len(names), CHUNK):
+            findings += await findings_of(topology, names[start : start + CHUNK])
+    except StoreError:
+        return []
+    return findings
+
+
+async def findings_of(topology: Topology, names: Sequence[str]) -> list[Finding]:
+    now = await now_of(topology, names[0])
+    questions = []
+    for name in names:
+        key = f"headgate:{{{name}}}"
+        questions.append((key, ("HMGET", key, "limits", "former")))
+        questions.append((key, ("ZCOUNT", f"{key}:who", "0", str(now))))
+    replies = await replies_to(topology, "doctor", questions)
+    findings: list[Finding] = []
+    for name, (limits, former), silent in zip(names, replies[::2], replies[1::2], strict=True):
+        if limits and former:
+            findings += declaration_findings(name, limits.decode(), former.decode(), now)
+        if silent:
+            findings += await dead_findings(topology, name)
+    return findings
+
+
+async def now_of(topology: Topology, name: str) -> int:
+    (reply,) = await replies_to(topology, "doctor", [(f"headgate:{{{name}}}", ("TIME",))])
+    return int(reply[0]) * 1_000_000 + int(reply[1])
+
+
+def declaration_findings(name: str, limits: str, former: str, now: int) -> Iterator[Finding]:
+    """Processes that disagree replace the limits about once a minute."""
+    entry = last_replaced(former)
+    if entry is not None and entry.t > now - HOLD:
+        seconds = (now - entry.t) / 1_000_000
+        text = (
+            f"{in_text(entry.program)} was replaced by {in_text(limits)} {seconds:.0f} s ago; "
+            "processes may declare different limits"
+        )
+        remedy = (
+            "If it comes again after a minute, make the code of both agree, or set the limits with "
+            "`headgate set`."
+        )
+        yield Finding("warning", "declarations", title(name), text, remedy)
+
+
+def in_text(program: str) -> str:
+    return ", ".join(map(str, read_program(program).limits))
+
+
+async def dead_findings(topology: Topology, name: str) -> list[Finding]:
+    members = await read_members(topology, name)
+    waiters = sum(each.alive_for is None for each in members.waiters)
+    holders = sum(each.lease_left <= 0 for each in members.holders)
+    if not waiters and not holders:
+        return []
+    text = f"{waiters:,} waiters and {holders:,} permits are those of processes that are silent"
+    remedy = (
+        "The next call of any process removes them. If it comes again, find out why processes are "
+        "killed or stand still."
+    )
+    return [Finding("warning", "sessions", title(name), text, remedy)]
