@@ -57,7 +57,7 @@ EXPORTERS = {
     "telemetry/opentelemetry.py": {"opentelemetry"},
     "telemetry/prometheus.py": {"prometheus_client"},
 }
-FOREIGN = CLIENTS | FRAMEWORKS | EXPORTERS
+FOREIGN = CLIENTS | FRAMEWORKS | EXPORTERS | {"cli/top.py": {"rich"}}
 EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.values())))
 # The part of the standard library for arithmetic and text: no clock, no I/O, no loop, no lock, no
 # chance.
@@ -324,9 +324,9 @@ REDIS_LAYERS = [
     ["protocol"],
     ["transport", "limit_sync.py"],
     ["session", "fast_path.py"],
-    ["routing.py", "index.py", "listing.py", "members.py"],
-    ["permit_issuer.py"],
-    ["threads.py"],
+    ["routing.py", "index.py", "members.py"],
+    ["permit_issuer.py", "listing.py"],
+    ["threads.py", "diagnosis.py"],
     ["queue.py"],
     ["store.py"],
     ["__init__.py"],

@@ -26,6 +26,7 @@ PAGES: list[str] = [
     "SECURITY.md",
     "benchmarks/README.md",
     "docs/architecture.md",
+    "docs/command-line.md",
     "docs/frameworks.md",
     "docs/glossary.md",
     "docs/guarantees.md",

@@ -103,6 +103,16 @@ def test_a_first_program_runs_on_the_wheel_alone(python: Path, tmp_path: Path) -
     assert Path(said[3]).is_relative_to(python.parents[1])
 
 
+def test_the_command_is_there_and_names_the_extra_that_it_needs(
+    python: Path, tmp_path: Path
+) -> None:
+    command = python.with_name("headgate")
+    assert "headgate run api" in finished([command, "--help"], tmp_path)
+    done = run([command, "show", "api", "--store", "redis://localhost"], tmp_path)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "pip install 'headgate[redis]'" in done.stderr
+
+
 def test_pytest_finds_the_fixtures_by_the_entry_point(python: Path, tmp_path: Path) -> None:
     """pytest itself comes from this environment, without the other plugins that are here."""
     beside, theirs = tmp_path / "beside", tmp_path / "theirs"

@@ -1,0 +1,26 @@
+"""The question before a change."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from headgate.cli.exits import FAILED, USAGE, Failure
+
+
+def check_may_change(args: Namespace) -> None:
+    """Before any I/O: off a terminal, only --yes allows a change."""
+    if not args.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Failure(
+            USAGE,
+            f"{args.verb} changes a limiter, and there is no terminal to confirm it at: give "
+            "--yes.",
+        )
+
+
+def confirm(args: Namespace, question: str) -> None:
+    if args.yes:
+        return
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Failure(FAILED, "nothing was changed.")

@@ -1,0 +1,53 @@
+"""From the words of the command line to the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from argparse import Namespace
+from importlib import import_module
+
+from headgate.cli.exits import BROKEN_PIPE, INTERRUPTED, OK, STORE_AWAY, Failure, code_of
+from headgate.cli.output import complain, words_of
+from headgate.cli.parser import parse
+from headgate.errors import HeadgateError
+
+
+def main() -> None:
+    args = parse(sys.argv[1:])
+    # The command reports an error itself, once.
+    logging.getLogger("headgate").addHandler(logging.NullHandler())
+    code = run(args)
+    if code == STORE_AWAY and args.verb != "run":
+        # This verb has nothing to deliver. The end of a process would try for 5 s all the same.
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def run(args: Namespace) -> int:
+    try:
+        code = asyncio.run(finish(args))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # as of `headgate ls | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
+
+
+async def finish(args: Namespace) -> int:
+    """Run the verb, report its error, and return the exit code."""
+    verb = getattr(import_module(args.module), args.function)
+    try:
+        code: int | None = await verb(args)
+    except Failure as failure:
+        complain(failure)
+        return failure.code
+    except HeadgateError as error:
+        complain(words_of(error))
+        return code_of(error)
+    return OK if code is None else code

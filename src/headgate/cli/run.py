@@ -1,0 +1,165 @@
+"""`headgate run`: a command holds a permit while it runs.
+
+The arguments become calls of a limiter here. Signals and the processes of commands are in
+commands.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+from argparse import Namespace
+from contextlib import suppress
+from typing import Any
+
+from headgate.cli.commands import Commands, Stopped
+from headgate.cli.exits import NOT_FOUND, OK, USAGE, Failure, code_of, usage
+from headgate.cli.output import complain, shown, words_of
+from headgate.cli.store import made
+from headgate.errors import HeadgateError, LeaseLostError, MaxSleepExceededError
+from headgate.limiter import Limiter
+
+STDIN = 0
+CHUNK = 65_536  # bytes of stdin that are read at once
+
+
+async def run(args: Namespace) -> int:
+    check(args)
+    cost, units = costs(args.cost)
+    limits = tuple(filter(None, (text.strip() for text in args.limits.split(","))))
+    limiter = made(args, limits, on_lost="cancel")
+    calls = Calls(limiter, cost, units, args.max_sleep)
+    with calls.commands.passing_signals():
+        if args.each:
+            return await each_line(calls, args.command, args.parallel or 1)
+        return await calls.run(args.command, stdin=None)
+
+
+def check(args: Namespace) -> None:
+    if not args.command:
+        raise Failure(USAGE, "run: write -- and a command behind the options.")
+    if args.parallel is not None and not args.each:
+        raise Failure(USAGE, "run: -P counts the calls of --each: give that, too.")
+    if args.parallel is not None and args.parallel < 1:
+        raise Failure(USAGE, f"run: -P {args.parallel} runs nothing: give a number from 1.")
+    if shutil.which(args.command[0]) is None:
+        raise Failure(NOT_FOUND, f"run: the command {shown(args.command[0])} was not found.")
+
+
+def costs(words: list[str]) -> tuple[int, dict[str, int]]:
+    """The cost in requests, and that in named units."""
+    cost, units = 1, dict[str, int]()
+    for word in words:
+        unit, named, number = word.rpartition("=")
+        if not number.isdecimal() or (named and unit in units):
+            raise Failure(
+                USAGE,
+                f"run --cost {shown(word)}: write each unit once, such as --cost 2 or "
+                "--cost tokens=900.",
+            )
+        if named:
+            units[unit] = int(number)
+        else:
+            cost = int(number)
+    return cost, units
+
+
+class Calls:
+    """Runs commands, each with a permit of its own."""
+
+    def __init__(
+        self, limiter: Limiter, cost: int, units: dict[str, Any], max_sleep: float | None
+    ) -> None:
+        self.commands = Commands()
+        self._limiter = limiter
+        self._cost, self._units, self._max_sleep = cost, units, max_sleep
+
+    async def run(self, command: list[str], stdin: int | None) -> int:
+        """Wait for a permit, run `command`, and return its exit code."""
+        with usage():
+            acquire = self._limiter.acquire(self._cost, max_sleep=self._max_sleep, **self._units)
+            try:
+                permit = await self.commands.waited(acquire)  # it checks units that it has learned
+            except Stopped:
+                return self.commands.stopped
+        names = {"HEADGATE_NAME": self._limiter.name, "HEADGATE_FENCE": str(permit.fence)}
+        async with permit:
+            if self.commands.stopped:  # in the moment of the grant
+                return self.commands.stopped
+            return await self.commands.run(command, stdin, names)
+
+
+async def each_line(calls: Calls, command: list[str], parallel: int) -> int:
+    """Run `command` with each line of stdin as its last argument. Return the first code but 0."""
+    lines = Lines(parallel)
+    codes: list[int] = []
+
+    async def work() -> None:
+        while (line := await lines.next(calls.commands)) is not None:
+            codes.append(await one_line(calls, command, os.fsdecode(line)))
+
+    await asyncio.gather(*(work() for _ in range(parallel)))
+    return calls.commands.stopped or next(filter(None, codes), OK)
+
+
+async def one_line(calls: Calls, command: list[str], line: str) -> int:
+    """A refusal and a lost lease are those of this line. Other errors would come for each line."""
+    try:
+        return await calls.run([*command, line], stdin=asyncio.subprocess.DEVNULL)
+    except (MaxSleepExceededError, LeaseLostError) as error:
+        complain(f"line {shown(line)}: {words_of(error)}")
+        return code_of(error)
+    except (HeadgateError, Failure) as error:
+        complain(f"line {shown(line)}: {error}")
+        calls.commands.stop(error.code if isinstance(error, Failure) else code_of(error))
+        return calls.commands.stopped
+
+
+def read_chunk() -> bytes:
+    try:
+        return os.read(STDIN, CHUNK)
+    except OSError as error:  # such as of a closed one
+        complain(f"run: stdin cannot be read: {error}")
+        return b""
+
+
+class Lines:
+    """The lines of stdin, read in a thread, and not far ahead.
+
+    It reads the file descriptor: at the end of the process, a thread that reads `sys.stdin` would
+    keep the lock of that object.
+    """
+
+    def __init__(self, ahead: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._room = threading.Semaphore(ahead)
+        threading.Thread(target=self._read, name="headgate-stdin", daemon=True).start()
+
+    def _read(self) -> None:
+        rest = b""
+        with suppress(RuntimeError):  # the loop has ended
+            while chunk := read_chunk():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    self._put(line)
+            if rest:
+                self._put(rest)
+            self._put(None)
+
+    def _put(self, line: bytes | None) -> None:
+        self._room.acquire()
+        self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+
+    async def next(self, commands: Commands) -> bytes | None:
+        """The next line. None: there is none, or no command begins any more."""
+        try:
+            line = await commands.waited(self._lines.get())
+        except Stopped:
+            return None
+        self._room.release()
+        if line is None:
+            self._lines.put_nowait(None)  # for the other tasks
+        return line

@@ -1,0 +1,56 @@
+"""The store of the command, and limiters in it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Literal, cast
+
+from headgate.cli.exits import STORE_AWAY, USAGE, Failure, usage
+from headgate.limiter import Limiter
+from headgate.stores.registry import store_of
+
+if TYPE_CHECKING:
+    from headgate.stores.redis import RedisStore
+
+OnLost = Literal["mark", "cancel"]
+VARIABLE = "HEADGATE_STORE"
+
+
+def url_of(args: Namespace) -> str:
+    if not args.store:
+        raise Failure(
+            USAGE,
+            f"no store is named: give --store URL, or set {VARIABLE}, such as "
+            "redis://localhost:6379.",
+        )
+    if args.store == "memory://":
+        raise Failure(
+            USAGE,
+            "the store memory:// is in this process alone: name the Redis store of the fleet, such "
+            "as redis://localhost:6379.",
+        )
+    return str(args.store)
+
+
+def redis_store_of(args: Namespace) -> RedisStore:
+    """The store itself, for an operator's questions."""
+    url = url_of(args)
+    try:
+        with usage():
+            return cast("RedisStore", store_of(url))
+    except ImportError as missing:
+        raise Failure(STORE_AWAY, str(missing)) from missing
+
+
+def attached(args: Namespace) -> Limiter:
+    """The limiter of the argument NAME. It declares nothing."""
+    return made(args, ())
+
+
+def made(args: Namespace, limits: tuple[str, ...], on_lost: OnLost = "mark") -> Limiter:
+    """As `attached`, but if there are `limits`, its first acquire declares them."""
+    redis_store_of(args)  # its errors are those of the URL
+    with usage():
+        if limits:
+            return Limiter(args.name, *limits, store=args.store, on_lost=on_lost)
+        return Limiter.attach(args.name, store=args.store, on_lost=on_lost)

@@ -1,0 +1,120 @@
+"""The command `headgate` as a process of its own: started, signalled, and its output read.
+
+A start takes a third of a second of a core. So each verb is started once or twice, and the other
+stories run it in the test's process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+import headgate
+from headgate.cli import main
+from headgate.cli.parser import parse
+from tests.machine import scaled
+from tests.processes import environment
+
+PATIENCE = scaled(30.0)  # seconds for an end: never waited for when all is well
+SCHEMAS = json.loads((Path(headgate.__file__).parent / "cli/schemas.json").read_text())
+VALIDATOR = Draft202012Validator(SCHEMAS)
+COMMAND = [sys.executable, "-W", "error", "-m", "headgate"]
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """The objects of --json, each as its schema describes it."""
+        found = [json.loads(line) for line in self.out.splitlines()]
+        for each in found:
+            VALIDATOR.validate(each)
+        return found
+
+    @property
+    def object(self) -> dict[str, Any]:
+        (found,) = self.objects
+        return found
+
+
+def variables(store: str) -> dict[str, str]:
+    return {**environment(), "HEADGATE_STORE": store}
+
+
+def headgate_done(store: str, *words: object, stdin: str = "") -> Done:
+    """`headgate WORDS` after its end."""
+    return Started(store, *words, stdin=stdin).done()
+
+
+class Started:
+    """`headgate WORDS`, running. It is the leader of a process group without a terminal.
+
+    `around`: a command that runs it.
+    """
+
+    def __init__(
+        self, store: str, *words: object, stdin: str | None = None, around: Sequence[str] = ()
+    ) -> None:
+        self._stdin = stdin
+        self._process = subprocess.Popen(
+            [*around, *COMMAND, *map(str, words)],
+            env=variables(store),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().rstrip("\n")
+
+    def write(self, text: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text)
+        self._process.stdin.flush()
+
+    def signal(self, number: signal.Signals) -> None:
+        """To headgate alone, not to the processes that it has started."""
+        os.kill(self._process.pid, number)
+
+    def done(self) -> Done:
+        out, err = self._process.communicate(self._stdin, timeout=PATIENCE)
+        return Done(self._process.returncode, out, err)
+
+
+async def headgate_here(store: str, *words: str) -> Done:
+    """`headgate WORDS` in this process, which takes a hundredth of the time.
+
+    The store is that of another process: it has not seen the limits of the test's limiters.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            url = f"{store}{'&' if '?' in store else '?'}socket_connect_timeout=6"
+            code = await main.finish(parse(["--store", url, *words]))
+        except SystemExit as end:  # argparse
+            code = int(end.code or 0)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def is_harmless(text: str) -> bool:
+    """Whether a terminal only shows it."""
+    return re.fullmatch(r"[ -~\n]*", text) is not None
