@@ -47,6 +47,7 @@ NAVIGATION: Nav = [
         [
             ("Which limit", "limits.md"),
             ("Redis", "redis.md"),
+            ("Command line", "command-line.md"),
             ("HTTP clients and SDKs", "http.md"),
             ("Frameworks", "frameworks.md"),
             ("In your process", "in-your-process.md"),
