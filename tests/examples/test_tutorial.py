@@ -23,6 +23,7 @@ from tests.examples.test_docs import BESIDE, BLOCK, DOCUMENTS, PROGRAM, ROOT, SE
 from tests.machine import scaled_now
 from tests.servers import Server, free_port
 
+TELEMETRY = ROOT / "docs/telemetry.md"
 TUTORIAL = ROOT / "docs/tutorial.md"
 PORT = "8429"  # of the tutorial's service
 RUN = re.compile(r"^    \$ python (.+)\n((?:    .+\n)*)", re.MULTILINE)
@@ -53,8 +54,9 @@ def test_a_zero_is_exact_and_other_numbers_are_not() -> None:
     assert not re.fullmatch(shown, "0 answered, 0 refused\n")
 
 
-def test_only_the_tutorial_has_programs_and_it_runs_each_of_them() -> None:
-    pages = [path for path in DOCUMENTS if path.parent not in BESIDE]
+def test_each_program_of_the_tutorial_is_run_and_no_other_page_has_one() -> None:
+    """But for docs/telemetry.md: tests/telemetry/test_prometheus.py runs those."""
+    pages = [path for path in DOCUMENTS if path.parent not in BESIDE and path != TELEMETRY]
     assert [path for path in pages if programs(path)] == [TUTORIAL]
     run = dict.fromkeys(command[0] for command, _ in runs(TUTORIAL))
     assert list(programs(TUTORIAL)) == list(run)

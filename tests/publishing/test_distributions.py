@@ -40,7 +40,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(distributions: Dis
 
 def test_the_sdist_has_package_documents_and_core_tests(distributions: Distributions) -> None:
     expected = set(TOP_FILES)
-    for folder in {"src", "docs", *TESTED_FOLDERS}:
+    for folder in {"src", "docs", "telemetry", *TESTED_FOLDERS}:
         expected |= files_below(folder)
     shared = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").glob("*.py")}
     assert distributions.source_files == expected | shared - ABOUT_THE_REPOSITORY
