@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from headgate.changes import Change
 from headgate.gate.compile import Declaration
 from headgate.permit import Issuer, Permit, Refusal
 from headgate.request import Request
+from headgate.stores.members import Head, Members
 from headgate.stores.status import QueueLength, Status
 
 T = TypeVar("T")
@@ -67,6 +68,10 @@ class Lists(Protocol):
     # The ten queues with the most waiters.
     def longest(self) -> list[QueueLength]: ...
     async def alongest(self) -> list[QueueLength]: ...
+    # The holders and waiters of an encoded name, or of an encoded `name:key`.
+    async def amembers(self, name: str) -> Members: ...
+    # The first waiter of each of these encoded names.
+    async def aheads(self, names: Sequence[str]) -> list[Head | None]: ...
 
 
 class Store(Protocol):

@@ -19,6 +19,7 @@ from redis import Redis
 import headgate
 from headgate import Concurrency, Limiter, UnknownLimiterError
 from headgate.keys import encoded
+from headgate.stores import process_label
 from headgate.stores.redis import index
 from headgate.stores.redis.members import read_members
 from headgate.stores.redis.protocol.index import (
@@ -67,7 +68,7 @@ async def test_a_name_in_use_and_its_process_are_in_the_index(
 
     assert headgate.names(own_server.user_url) == [name]
     [label] = labels(own_admin).values()
-    assert label == Label(socket.gethostname(), os.getpid(), index.program())
+    assert label == Label(socket.gethostname(), os.getpid(), process_label.program())
     assert LIFETIME - 60 < indexed(own_admin)[encoded(name)] <= LIFETIME
     keys = list(own_admin.scan_iter("headgate:{/index}:*"))
     assert len(keys) == 2

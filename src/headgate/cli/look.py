@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.cli.output import as_json, emit, facts_of, shown
 from headgate.cli.store import attached, redis_store_of
+from headgate.keys import encoded
 from headgate.listing import akeys_of
 from headgate.stores.status_text import duration
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.members import Holder, Members, Waiter
+    from headgate.stores.members import Holder, Members, Waiter
 
 MOST = 20  # holders, and waiters, that the text shows; JSON has more
 EVERY = 1.0  # seconds between two lines of `watch`
@@ -23,7 +24,7 @@ EVERY = 1.0  # seconds between two lines of `watch`
 
 async def show(args: Namespace) -> None:
     status = await attached(args).astatus()
-    members = await redis_store_of(args).lists.amembers(args.name)
+    members = await redis_store_of(args).lists.amembers(encoded(args.name))
     facts = {
         **facts_of(status),
         "holding": members.holding,
@@ -79,7 +80,9 @@ def process_text(member: Holder | Waiter) -> str:
     return f"{process}: {cost}"
 
 
-def lease_text(left: float) -> str:
+def lease_text(left: float | None) -> str:
+    if left is None:
+        return "it has no lease"
     return f"the lease ends in {duration(left)}" if left > 0 else "the lease has ended"
 
 

@@ -96,12 +96,21 @@ class Holders:
                 self.pool.append(None)
                 raise
 
-    def uncount(self) -> int:
-        """Stop counting the usual permits, and return their number."""
+    def held(self) -> list[tuple[Units, int]]:
+        """The units of the held permits, each with the number of such permits."""
+        usual = self._usual() + len(self.inside) - len(self.pool)
+        return [({}, max(0, usual)), *((dict(its), count) for its, count in self._units.items())]
+
+    def _usual(self) -> int:
+        """The number of usual permits that limits count."""
         # Their cost is 1 or 0. Each limit where it is 1 gives the same number.
-        self._uncounted = max(
+        return max(
             (slots.used - others for slots, cost, others in self._counted() if cost), default=0
         )
+
+    def uncount(self) -> int:
+        """Stop counting the usual permits, and return their number."""
+        self._uncounted = self._usual()
         while self.inside:
             try:
                 self.inside.pop()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import unquote
 
-from headgate.errors import UnknownLimiterError
 from headgate.keys import encoded
-from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.members import Head, Members
+from headgate.stores.memory.queue import MemoryQueue, has_limits, head, members, usage
 from headgate.stores.status import QueueLength, longest
 
 
@@ -17,7 +17,7 @@ class MemoryLists:
 
     def _known(self) -> Iterator[MemoryQueue]:
         """The queues of limiters with limits, and not those of classics."""
-        return (queue for queue in self._queues() if "/" not in queue.name and is_known(queue))
+        return (queue for queue in self._queues() if "/" not in queue.name and has_limits(queue))
 
     def names(self) -> list[str]:
         names = {queue.name.partition(":")[0] for queue in self._known()}
@@ -40,15 +40,16 @@ class MemoryLists:
     async def alongest(self) -> list[QueueLength]:
         return self.longest()
 
+    async def amembers(self, name: str) -> Members:
+        """As of the last look at the status: it puts local waiters into the queue."""
+        found = [members(queue) for queue in self._queues() if queue.name == name]
+        return found[0] if found else Members((), (), 0, 0)
 
-def is_known(queue: MemoryQueue) -> bool:
-    try:
-        queue.learn_sync()
-    except UnknownLimiterError:
-        return False
-    return True
+    async def aheads(self, names: Sequence[str]) -> list[Head | None]:
+        queues = {queue.name: queue for queue in self._queues()}
+        return [head(queues[name]) if name in queues else None for name in names]
 
 
 def length_of(queue: MemoryQueue) -> QueueLength:
     name, keyed, key = queue.name.partition(":")
-    return QueueLength(unquote(name), unquote(key) if keyed else None, queue.status().waiting)
+    return QueueLength(unquote(name), unquote(key) if keyed else None, usage(queue)[1])

@@ -26,6 +26,7 @@ from headgate.stores.memory.fast_path import (
     not_at_once,
 )
 from headgate.stores.memory.lock import Lock, Reentered
+from headgate.stores.memory.members import first_of, members_of
 from headgate.stores.memory.state import OwnStore, QueueState, read_status
 from headgate.stores.status import Status, snapshot
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from headgate.changes import Change
     from headgate.gate.gate import Units
     from headgate.request import Request
+    from headgate.stores.members import Head, Members
     from headgate.stores.memory.waiters import Waiter
 
 
@@ -209,3 +211,13 @@ def usage(queue: MemoryQueue) -> tuple[int, int]:
     held = max((rule.used for rule in waiting.gate.holding), default=0)
     waiters = len(waiting.gate.queue) + len(waiting.local.futures)
     return max(0, held - len(waiting.holders.pool)), waiters
+
+
+def members(queue: MemoryQueue) -> Members:
+    waiting = queue._state.waiting
+    return queue._lock.run(lambda now: members_of(waiting, now), queue._clock.now())
+
+
+def head(queue: MemoryQueue) -> Head | None:
+    waiting = queue._state.waiting
+    return queue._lock.run(lambda now: first_of(waiting, now), queue._clock.now())

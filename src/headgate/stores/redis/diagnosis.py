@@ -257,7 +257,7 @@ def in_text(program: str) -> str:
 async def dead_findings(topology: Topology, name: str) -> list[Finding]:
     members = await read_members(topology, name)
     waiters = sum(each.alive_for is None for each in members.waiters)
-    holders = sum(each.lease_left <= 0 for each in members.holders)
+    holders = sum((each.lease_left or 0.0) <= 0 for each in members.holders)
     if not waiters and not holders:
         return []
     text = f"{waiters:,} waiters and {holders:,} permits are those of processes that are silent"

@@ -8,13 +8,11 @@ sees less, and callers notice nothing. listing.py and members.py read the index.
 from __future__ import annotations
 
 import os
-import socket
-import sys
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
-from headgate.stores.redis.protocol.index import NAMES, Label, write_label, write_names
+from headgate.stores.process_label import own_label
+from headgate.stores.redis.protocol.index import NAMES, write_label, write_names
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.transport.node import NOT_NOW
 
@@ -70,7 +68,7 @@ class Refresher:
         self._refresh_in(EVERY)
         names = sorted({name.partition(":")[0] for name in self._used_names()})
         if names and client.availability.met:
-            label = Label(socket.gethostname(), client.process, program())
+            label = own_label()._replace(pid=client.process)
             labels = [write_label(each, label) for each in self._session_ids()]
             self._calls = [*labels, *write_names(names)]
             client.sending.ready(self)
@@ -157,10 +155,3 @@ def refresh_index(home: Callable[[], Refresher | None]) -> None:
     refresher = home()
     if refresher is not None:
         refresher.refresh()
-
-
-def program() -> str:
-    """The name of the program as its user started it: a script, a command, or a module."""
-    path = PurePath(str((getattr(sys, "argv", None) or [""])[0]))
-    name = path.parent.name if path.name == "__main__.py" else path.name
-    return "python" if name in ("", "-c", "-m") else name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from headgate.keys import encoded
-from headgate.stores.redis.members import Members, read_members
+from headgate.stores.redis.members import read_heads, read_members
 from headgate.stores.redis.protocol.index import NAMES, living
 from headgate.stores.redis.protocol.members import WAITING
 from headgate.stores.redis.transport.portal import blocking
@@ -14,6 +14,9 @@ from headgate.stores.redis.transport.questions import replies_to, scan
 from headgate.stores.status import QueueLength, longest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headgate.stores.members import Head, Members
     from headgate.stores.redis.transport.topology import Topology
 
 CHUNK = 1000  # the questions of one round trip
@@ -39,10 +42,6 @@ class RedisLists:
         found = await scan(self._topology, "headgate.keys_of()", f"{start}*}}")
         return sorted(unquote(key.removeprefix(start).removesuffix("}")) for key in found)
 
-    async def amembers(self, name: str) -> Members:
-        """The holders and waiters of a name."""
-        return await read_members(self._topology, encoded(name))
-
     def longest(self) -> list[QueueLength]:
         return blocking(self.alongest, "headgate.longest_queues()/")
 
@@ -58,6 +57,12 @@ class RedisLists:
             QueueLength(unquote(name), None, length)
             for name, length in zip(names, lengths, strict=True)
         )
+
+    async def amembers(self, name: str) -> Members:
+        return await read_members(self._topology, name)
+
+    async def aheads(self, names: Sequence[str]) -> list[Head | None]:
+        return await read_heads(self._topology, names)
 
 
 async def encoded_names(topology: Topology, call: str) -> list[str]:

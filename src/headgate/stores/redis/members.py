@@ -7,12 +7,12 @@ still be listed, until a call of any session removes them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import StoreError
 from headgate.gate.compile import NO_LIMITS, Declaration, read_program
-from headgate.stores.redis.protocol.index import ID, Label, label_key, living, parse_label
+from headgate.stores.members import MOST, Head, Holder, Label, Members, Waiter
+from headgate.stores.redis.protocol.index import ID, label_key, living, parse_label
 from headgate.stores.redis.protocol.members import (
     HOLDERS,
     HOLDING,
@@ -25,54 +25,11 @@ from headgate.stores.redis.protocol.members import (
 from headgate.stores.redis.transport.questions import replies_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from headgate.stores.redis.transport.topology import Topology
 
-# The most holders, and the most waiters, that are listed; and the sessions whose lives are read.
-MOST, MOST_SESSIONS = 500, 5000
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A held permit: its session, that session's process if it is labelled, and the cost by unit.
-
-    `lease_left`: seconds until the lease ends, unless the session renews it. At 0 or below it has
-    ended.
-    """
-
-    session_id: str
-    label: Label | None
-    units: dict[str, int]
-    lease_left: float
-
-
-@dataclass(frozen=True, slots=True)
-class Waiter:
-    """A queued acquire, as in `Holder`. `position`: how many stand before it.
-
-    `alive_for`: seconds until its session expires and the place is lost, unless the session calls.
-    None: the session has expired.
-    """
-
-    session_id: str
-    label: Label | None
-    units: dict[str, int]
-    position: int
-    alive_for: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Members:
-    """At most MOST of each: the holders whose leases end first, and the waiters at the head.
-
-    `holding` and `waiting` count all of them.
-    """
-
-    holders: tuple[Holder, ...]
-    waiters: tuple[Waiter, ...]
-    holding: int
-    waiting: int
+MOST_SESSIONS = 5000  # their lives are read
 
 
 async def read_members(topology: Topology, name: str) -> Members:
@@ -112,6 +69,15 @@ async def read_members(topology: Topology, name: str) -> Members:
     )
 
 
+async def read_heads(topology: Topology, names: Sequence[str]) -> list[Head | None]:
+    """The waiter at the head of each of these encoded names."""
+    whos = [f"headgate:{{{name}}}:who" for name in names]
+    first = *WAITING, "LIMIT", "0", "1"
+    questions = [(who, ("ZRANGEBYSCORE", who, *first)) for who in whos]
+    replies = await replies_to(topology, "read_heads()", questions)
+    return [Head(reply[0].decode(), None) if reply else None for reply in replies]
+
+
 def declared_in(program: list[bytes | None]) -> Declaration:
     found = program[0] or program[1]
     return NO_LIMITS if found is None else read_program(found.decode())
@@ -142,7 +108,11 @@ class Reader:
 
     def holders(self, found: Iterable[tuple[str, int]]) -> tuple[Holder, ...]:
         return tuple(
-            Holder(*self._common(member), self._seconds_until(score - HOLDERS))
+            Holder(
+                *self._common(member),
+                self._seconds_until(score - HOLDERS),
+                member.removeprefix("+"),
+            )
             for member, score in found
         )
 
@@ -150,7 +120,12 @@ class Reader:
         self, found: Iterable[tuple[str, int]], sessions: dict[str, int]
     ) -> tuple[Waiter, ...]:
         return tuple(
-            Waiter(*self._common(member), position, self._life(sessions.get(session_of(member), 0)))
+            Waiter(
+                *self._common(member),
+                position,
+                self._life(sessions.get(session_of(member), 0)),
+                member,
+            )
             for position, (member, _) in enumerate(found)
         )
 

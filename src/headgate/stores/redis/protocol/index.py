@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from headgate.stores.members import Label
 from headgate.stores.redis.protocol.script import Script, library
 
 # Seconds for which a member lives after its last refresh.
@@ -27,14 +28,6 @@ ID = 12
 # The most characters of an encoded host and program. With id and process they are at most 64:
 # Redis keeps no longer member in a list.
 HOST, PROGRAM = 28, 14
-
-
-class Label(NamedTuple):
-    """The process of a session."""
-
-    host: str
-    pid: int
-    program: str
 
 
 class Refresh(NamedTuple):

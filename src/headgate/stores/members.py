@@ -1,0 +1,70 @@
+"""The holders and waiters of one name, as an operator sees them: the same types for every store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MOST = 500  # of the holders, and of the waiters, that are listed
+
+
+class Label(NamedTuple):
+    """The process of a session."""
+
+    host: str
+    pid: int
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A held permit: its session, that session's process if it is labelled, and the cost by unit.
+
+    `id` is another for each acquire. It is "" if the store only counts its permits.
+    `lease_left`: seconds until the lease ends, unless the session renews it. At 0 or below it has
+    ended. None: no lease is lost in this store.
+    """
+
+    session_id: str
+    label: Label | None
+    units: dict[str, int]
+    lease_left: float | None
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A queued acquire, as in `Holder`. `position`: how many stand before it.
+
+    `alive_for`: seconds until its session expires and the place is lost, unless the session calls.
+    None: the session has expired, or no session expires in this store.
+    `waited`: for how many seconds it waits at least. None: the store does not keep that.
+    """
+
+    session_id: str
+    label: Label | None
+    units: dict[str, int]
+    position: int
+    alive_for: float | None
+    id: str
+    waited: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """At most MOST of each: the holders whose leases end first, and the waiters at the head.
+
+    `holding` and `waiting` count all of them.
+    """
+
+    holders: tuple[Holder, ...]
+    waiters: tuple[Waiter, ...]
+    holding: int
+    waiting: int
+
+
+class Head(NamedTuple):
+    """The acquire that waits at the head of a queue: `id` and `waited` as in `Waiter`."""
+
+    id: str
+    waited: float | None

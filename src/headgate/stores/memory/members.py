@@ -1,0 +1,53 @@
+"""The holders and waiters of one queue in memory, as an operator sees them.
+
+All functions run under the queue's lock. They change nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice, repeat
+from typing import TYPE_CHECKING, cast
+
+from headgate.gate.gate import ONE_EACH
+from headgate.stores.members import MOST, Head, Holder, Members, Waiter
+from headgate.stores.process_label import own_label
+
+if TYPE_CHECKING:
+    from headgate.gate.compile import Declaration
+    from headgate.gate.gate import Units
+    from headgate.stores.memory import waiters
+    from headgate.stores.memory.wait_queue import WaitQueue
+
+
+def members_of(queue: WaitQueue, now: int) -> Members:
+    label, declared = own_label(), queue.declared
+    held = queue.holders.held()
+    each = chain.from_iterable(repeat(units, count) for units, count in held)
+    waiting = islice(enumerate(queue.gate.queue), MOST)
+    return Members(
+        tuple(Holder("", label, units_of(its, declared), None, "") for its in islice(each, MOST)),
+        tuple(
+            Waiter(
+                "", label, units_of(its.request.units, declared), place, None, *head_of(its, now)
+            )
+            for place, its in ((place, cast("waiters.Waiter", its)) for place, its in waiting)
+        ),
+        sum(count for _, count in held),
+        len(queue.gate.queue),
+    )
+
+
+def first_of(queue: WaitQueue, now: int) -> Head | None:
+    first = cast("waiters.Waiter | None", next(iter(queue.gate.queue), None))
+    return None if first is None else head_of(first, now)
+
+
+def head_of(waiter: waiters.Waiter, now: int) -> Head:
+    waited = None if waiter.since is None else max(0, now - waiter.since) / 1_000_000
+    return Head(f"{id(waiter)}", waited)
+
+
+def units_of(asked: Units, declared: Declaration) -> dict[str, int]:
+    """The cost of an acquire, by unit."""
+    costs = {unit: asked.get(unit, ONE_EACH.get(unit, 0)) for unit in declared.capacity}
+    return {unit: cost for unit, cost in costs.items() if cost}

@@ -1,0 +1,78 @@
+"""The holders and waiters of a name, as an operator sees them, in memory and on Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+
+from headgate import Concurrency, Limiter
+from headgate.internals import store_of as store_behind
+from headgate.keys import encoded
+from headgate.stores.memory.store import MemoryStore
+
+
+async def until_they_wait(limiter: Limiter, count: int) -> None:
+    for _ in range(1000):
+        if (await limiter.astatus()).waiting == count:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"not {count} wait")
+
+
+async def test_holders_and_waiters_are_listed_with_their_costs_in_order(
+    name: str, store: MemoryStore | str
+) -> None:
+    limiter = Limiter(name, Concurrency(3), "1000 tokens/hour", store=store)
+    lists = store_behind(limiter).lists
+    async with AsyncExitStack() as held:
+        await held.enter_async_context(limiter)
+        await held.enter_async_context(limiter.acquire(permits=2, tokens=7))
+        waiters = [asyncio.create_task(limiter.acquire(tokens=cost)) for cost in (5, 6)]
+        await until_they_wait(limiter, 2)
+
+        members = await lists.amembers(encoded(name))
+        assert (members.holding, members.waiting) == (2, 2)
+        costs = [holder.units for holder in members.holders]
+        assert sorted(costs, key=len) == [{"permits": 1}, {"permits": 2, "tokens": 7}]
+        assert [waiter.units for waiter in members.waiters] == [
+            {"permits": 1, "tokens": 5},
+            {"permits": 1, "tokens": 6},
+        ]
+        assert [waiter.position for waiter in members.waiters] == [0, 1]
+        assert len({waiter.id for waiter in members.waiters}) == 2
+
+        [head, none] = await lists.aheads([encoded(name), encoded(f"{name} is unknown")])
+        assert (head.id, none) == (members.waiters[0].id, None)
+    for permit in await asyncio.gather(*waiters):
+        permit.release()
+    await limiter.aflush()
+    members = await lists.amembers(encoded(name))
+    assert (members.holders, members.waiters, members.holding, members.waiting) == ((), (), 0, 0)
+
+
+async def test_permits_of_the_fast_path_are_listed_until_they_are_released(name: str) -> None:
+    limiter = Limiter(name, Concurrency(5), store=MemoryStore())
+    lists = store_behind(limiter).lists
+    async with limiter, limiter:
+        assert [each.units for each in (await lists.amembers(name)).holders] == [{"permits": 1}] * 2
+    assert (await lists.amembers(name)).holding == 0
+
+
+async def test_members_in_memory_have_the_label_of_this_process_and_the_time_of_their_wait(
+    name: str,
+) -> None:
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    lists = store_behind(limiter).lists
+    async with limiter:
+        waiter = asyncio.create_task(limiter.acquire())
+        await until_they_wait(limiter, 1)
+        members = await lists.amembers(name)
+        assert [each.label.pid for each in (*members.holders, *members.waiters)] == [
+            os.getpid()
+        ] * 2
+        [later] = (await lists.amembers(name)).waiters
+        assert later.waited >= members.waiters[0].waited >= 0
+        [head] = await lists.aheads([name])
+        assert (head.id, head.waited >= later.waited) == (later.id, True)
+    (await waiter).release()
