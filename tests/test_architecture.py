@@ -646,6 +646,8 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
     """No absolute path of one machine, no package index, no host but those of links."""
     found: dict[str, Any] = {}
     for path in ours():
+        if path.suffix == ".png":
+            continue
         text = path.read_text(encoding="utf-8")
         hosts = {host for host in URL.findall(text) if host not in HOSTS}
         if ONE_MACHINE.search(text) or REGISTRY.search(text) or hosts:

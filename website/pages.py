@@ -19,6 +19,7 @@ from website import reference
 from website.lists import as_zensical_reads
 
 DOCS = "docs"
+PICTURE = ".png"
 PROJECT = {  # documents outside of docs/, and their places in the site
     "README.md": "project/readme.md",
     "CONTRIBUTING.md": "project/contributing.md",
@@ -106,10 +107,14 @@ def write(root: Path, folder: Path) -> None:
     """Write what Zensical reads: the pages and the configuration with the navigation."""
     pages = collect(root)
     shutil.rmtree(folder, ignore_errors=True)
-    for place, text in pages.items():
-        path = folder / "pages" / place
+    for page, text in pages.items():
+        path = folder / "pages" / page
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    for picture in (root / DOCS).rglob(f"*{PICTURE}"):
+        path = folder / "pages" / place(picture.relative_to(root).as_posix())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, path)
     settings = (root / "website/zensical.toml").read_text()
     nav = f"[project]\nnav = {in_toml(navigation(pages))}\n"
     settings = settings.replace("[project]\n", nav, 1)
@@ -161,7 +166,8 @@ def link(site: Site, document: str, target: str) -> str:
     if not path.exists():
         raise PageError(f"{document}: dead link {target}")
     led = path.resolve().relative_to(site.root.resolve()).as_posix()
-    site.linked.add(led)
+    if path.suffix != PICTURE:
+        site.linked.add(led)
     return os.path.relpath(place(led), PurePosixPath(place(document)).parent) + hash_ + anchor
 
 

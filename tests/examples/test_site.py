@@ -80,6 +80,15 @@ def test_a_file_that_a_document_links_to_has_a_page(small: Path) -> None:
     assert HEADING in found["source/examples/one.py.md"]
 
 
+def test_a_picture_stands_beside_its_page(small: Path, tmp_path: Path) -> None:
+    (small / "docs/recipes").mkdir()
+    (small / "docs/recipes/a.png").write_bytes(b"\x89PNG")
+    say(small, "![a](recipes/a.png)")
+    pages.write(small, tmp_path / "site")
+    assert "![a](recipes/a.png)" in (tmp_path / "site/pages/index.md").read_text()
+    assert (tmp_path / "site/pages/recipes/a.png").read_bytes() == b"\x89PNG"
+
+
 def test_a_link_to_a_file_that_does_not_exist_is_an_error(small: Path) -> None:
     say(small, "[a](../nowhere.py)")
     with pytest.raises(pages.PageError, match=r"docs/index\.md: dead link \.\./nowhere\.py"):
