@@ -293,6 +293,13 @@ def test_each_layer_imports_only_those_below_it() -> None:
     assert_kept(PYTHON, above)
 
 
+# The web page is a user of the public names. Beside them it knows how a store is named and shown.
+WEB_KNOWS = {
+    *["errors", "keys", "limiter", "listing", "log_writer", "validation"],
+    *["stores.members", "stores.memory.store", "stores.registry", "stores.status"],
+}
+
+
 def above(path: Path) -> set[str]:
     """Return the modules that a module imports and must not, by its layer."""
     knows = {name.removeprefix("headgate.") for name in of_us(path)}
@@ -305,6 +312,8 @@ def above(path: Path) -> set[str]:
         return knows - {"validation"}
     if path == PACKAGE / "limit_parser.py":
         return knows - {"validation", "limits"}
+    if in_folder(path, "web"):
+        return {name for name in knows if not name.startswith("web")} - WEB_KNOWS
     if in_folder(path, "stores"):
         return knows & {"limiter", "entrance", "classics", "decorator", "limit_parser"}
     if path.name in ("limiter.py", "entrance.py", "classics.py", "decorator.py"):
@@ -385,7 +394,7 @@ def test_only_tests_import_the_modules_for_tests() -> None:
     assert [name for name in map(ast.unparse, at_the_top) if "headgate" in name] == []
 
 
-ADAPTERS = ("http", "frameworks", "testing")
+ADAPTERS = ("http", "frameworks", "testing", "web")
 
 
 def test_adapters_read_no_private_attribute_of_a_limiter() -> None:
@@ -697,7 +706,7 @@ def test_documents_name_all_public_names_and_import_no_others() -> None:
         title(path)
         for path in users
         if re.search(
-            r"^\s*(from|import) headgate\.(?!http\.|frameworks\.|telemetry\b|testing\b)",
+            r"^\s*(from|import) headgate\.(?!http\.|frameworks\.|telemetry\b|testing\b|web\b)",
             path.read_text(),
             re.MULTILINE,
         )
@@ -726,6 +735,7 @@ WRITTEN = {
     ),  # that one: tests/frameworks
     **dict.fromkeys(EXPORTERS, "docs/telemetry.md"),
     "testing/__init__.py": "docs/testing.md",
+    "web/__init__.py": "docs/web.md",
 }
 
 

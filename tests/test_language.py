@@ -40,6 +40,7 @@ PAGES: list[str] = [
     "docs/testing.md",
     "docs/troubleshooting.md",
     "docs/tutorial.md",
+    "docs/web.md",
     "docs/wire-format.md",
     *(
         str(path.relative_to(ROOT))

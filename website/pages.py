@@ -53,6 +53,7 @@ NAVIGATION: Nav = [
             ("Frameworks", "frameworks.md"),
             ("In your process", "in-your-process.md"),
             ("Telemetry", "telemetry.md"),
+            ("Web page", "web.md"),
             ("Testing", "testing.md"),
             ("Troubleshooting", "troubleshooting.md"),
         ],

@@ -10,14 +10,7 @@ from headgate import Concurrency, Limiter
 from headgate.internals import store_of as store_behind
 from headgate.keys import encoded
 from headgate.stores.memory.store import MemoryStore
-
-
-async def until_they_wait(limiter: Limiter, count: int) -> None:
-    for _ in range(1000):
-        if (await limiter.astatus()).waiting == count:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(f"not {count} wait")
+from tests.waiting import until_they_wait
 
 
 async def test_holders_and_waiters_are_listed_with_their_costs_in_order(

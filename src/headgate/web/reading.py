@@ -1,0 +1,214 @@
+"""One read of the store for all viewers, and the part of it that each viewer gets.
+
+A read asks for all names and the longest queues. It asks for the status of the names that a viewer
+sees, and for no other. It declares and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from time import monotonic, time
+from typing import Any, TypeAlias
+
+from headgate.errors import UnknownLimiterError
+from headgate.keys import encoded
+from headgate.limiter import Limiter
+from headgate.listing import alongest_queues, anames
+from headgate.stores.members import Head, Label, Members
+from headgate.stores.memory.store import MemoryStore
+from headgate.stores.registry import StoreLike, store_of
+from headgate.stores.status import LimitStatus, QueueLength, Status
+from headgate.web.history import FirstSeen, History, Sample, Target
+
+PAGE = 50  # names
+# Of a permit or waiter: its process, its cost, and the seconds that it holds or waits at least. Of
+# a permit with a lease: the seconds that are left of it.
+Member: TypeAlias = "tuple[Label | None, dict[str, int], float | None, float | None]"
+
+
+@dataclass(frozen=True)
+class View:
+    """A viewer sees one name or key, or else a page of the names that contain `search`."""
+
+    search: str = ""
+    page: int = 0
+    target: Target | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A name or key at one moment. `oldest`: seconds that its first waiter waits at least."""
+
+    status: Status
+    oldest: float | None = None
+
+
+@dataclass
+class Snapshot:
+    """The answers of one read. `trouble`: why there are none."""
+
+    trouble: str = ""
+    names: list[str] = field(default_factory=list)
+    longest: list[QueueLength] = field(default_factory=list)
+    known: dict[Target, Known] = field(default_factory=dict)
+    members: dict[Target, dict[str, Any]] = field(default_factory=dict)
+
+
+class Reader:
+    def __init__(self, where: StoreLike) -> None:
+        store = store_of(where)
+        self.store = "this process" if isinstance(store, MemoryStore) else str(store)
+        self._where, self._lists = where, store.lists
+        self._seen = FirstSeen()
+        self.history = History()
+
+    async def read(self, views: Iterable[View]) -> Snapshot:
+        names, longest = await anames(self._where), await alongest_queues(self._where)
+        snapshot = Snapshot(names=names, longest=longest)
+        details = {view.target for view in views if view.target is not None}
+        shown = {(queue.name, queue.key) for queue in longest} | details
+        for view in views:
+            shown |= {(name, None) for name in page_of(view, names)[0]}
+        await self._read_known(snapshot, shown)
+        for target in details & snapshot.known.keys():
+            members = await self._lists.amembers(encoded(*target))
+            snapshot.members[target] = self._members(members)
+        self._seen.end_of_read()
+        return snapshot
+
+    async def _read_known(self, snapshot: Snapshot, targets: Iterable[Target]) -> None:
+        asked = [(target, self._limiter(target).astatus()) for target in targets]
+        found = await asyncio.gather(*(status for _, status in asked), return_exceptions=True)
+        statuses = dict(zip((target for target, _ in asked), found, strict=True))
+        for target, status in statuses.items():
+            if isinstance(status, Status):
+                snapshot.known[target] = Known(status)
+            elif not isinstance(status, UnknownLimiterError):  # it has no limits, or none any more
+                raise status
+        await self._read_heads(snapshot)
+        moment = time()
+        for target, known in snapshot.known.items():
+            self.history.add(target, sample_of(known.status, moment))
+
+    async def _read_heads(self, snapshot: Snapshot) -> None:
+        waiting = [target for target, known in snapshot.known.items() if known.status.waiting]
+        if waiting:
+            heads = await self._lists.aheads([encoded(*target) for target in waiting])
+            for target, head in zip(waiting, heads, strict=True):
+                snapshot.known[target] = Known(snapshot.known[target].status, self._waited(head))
+
+    def _limiter(self, target: Target) -> Limiter:
+        """A store that is away is an error at once: the next read tries again."""
+        name, key = target
+        whole = Limiter.attach(name, store=self._where, retry_for=0.0)
+        return whole if key is None else whole[key]
+
+    def _waited(self, head: Head | None) -> float | None:
+        if head is None:
+            return None
+        age = self._seen.age(head.id, monotonic())
+        return age if head.waited is None else head.waited
+
+    def _members(self, members: Members) -> dict[str, Any]:
+        now = monotonic()
+        return {
+            "holding": members.holding,
+            "holders": grouped(
+                (each.label, each.units, self._seen.age(each.id, now), each.lease_left)
+                for each in members.holders
+            ),
+            "waiters": grouped(
+                (each.label, each.units, self._waited(Head(each.id, each.waited)), None)
+                for each in members.waiters
+            ),
+        }
+
+
+def grouped(members: Iterable[Member]) -> list[dict[str, Any]]:
+    """One row for all permits or waiters of one process with one cost, in the order of the first.
+
+    A row has the longest time, and the least that is left of a lease.
+    """
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for label, units, since, lease in members:
+        process = " ".join(map(str, label or ()))
+        row = rows.setdefault(
+            (process, str(units)),
+            {"process": process, "units": units, "count": 0, "since": since, "lease_left": lease},
+        )
+        row["count"] += 1
+        if since is not None:
+            row["since"] = max(since, row["since"] or 0.0)
+        if lease is not None:
+            row["lease_left"] = min(lease, row["lease_left"])
+    return list(rows.values())
+
+
+def sample_of(status: Status, moment: float) -> Sample:
+    return Sample(moment, status.waiting, tuple(map(fullness, status.limits)))
+
+
+def fullness(limit: LimitStatus) -> float:
+    return round(max(0, limit.used) / max(1, limit.capacity), 4)
+
+
+def page_of(view: View, names: list[str]) -> tuple[list[str], int, int]:
+    """The names of a page, the number of the page, and how many names there are on all pages.
+
+    A page beyond the last one is the last one.
+    """
+    if view.target is not None:
+        return [], 0, 0
+    search = view.search.casefold()
+    found = [name for name in names if search in name.casefold()] if search else names
+    page = max(0, min(view.page, (len(found) - 1) // PAGE))
+    return found[page * PAGE : (page + 1) * PAGE], page, len(found)
+
+
+# The part of a viewer -----------------------------------------------------------------------------
+
+
+def part_of(snapshot: Snapshot, view: View) -> dict[str, Any]:
+    """The snapshot as this viewer sees it, for JSON."""
+    if snapshot.trouble:
+        return {"trouble": snapshot.trouble}
+    if view.target is not None:
+        known = snapshot.known.get(view.target)
+        return {"one": row_of(view.target, known), **snapshot.members.get(view.target, {})}
+    names, page, found = page_of(view, snapshot.names)
+    longest = [(queue.name, queue.key) for queue in snapshot.longest]
+    return {
+        "total": len(snapshot.names),
+        "found": found,
+        "page": page,
+        "pages": max(1, -(-found // PAGE)),
+        "rows": [row_of((name, None), snapshot.known.get((name, None))) for name in names],
+        "longest": [row_of(target, snapshot.known.get(target)) for target in longest],
+    }
+
+
+def row_of(target: Target, known: Known | None) -> dict[str, Any]:
+    name, key = target
+    if known is None:
+        return {"name": name, "key": key, "known": False}
+    status = known.status
+    return {
+        "name": name,
+        "key": key,
+        "known": True,
+        "limits": [
+            {
+                "text": str(each.limit),
+                "unit": each.unit,
+                "used": each.used,
+                "capacity": each.capacity,
+            }
+            for each in status.limits
+        ],
+        "waiting": status.waiting,
+        "oldest": known.oldest,
+        "paused": status.paused,
+        "retry_after": status.retry_after,
+    }
