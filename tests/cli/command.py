@@ -13,8 +13,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from headgate.cli import main
 from headgate.cli.parser import parse
 from tests.machine import scaled
 from tests.processes import environment
+from tests.servers import free_port
 
 PATIENCE = scaled(30.0)  # seconds for an end: never waited for when all is well
 SCHEMAS = json.loads((Path(headgate.__file__).parent / "cli/schemas.json").read_text())
@@ -95,9 +96,27 @@ class Started:
         """To headgate alone, not to the processes that it has started."""
         os.kill(self._process.pid, number)
 
+    def end(self) -> None:
+        """Kill it, unless it has ended."""
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.communicate()
+
     def done(self) -> Done:
         out, err = self._process.communicate(self._stdin, timeout=PATIENCE)
         return Done(self._process.returncode, out, err)
+
+
+@contextmanager
+def exporting(store: str) -> Iterator[tuple[Started, str]]:
+    """`headgate exporter`, and the address that it serves."""
+    started = Started(store, "exporter", "--port", free_port())
+    try:
+        address = started.line()
+        assert address.startswith("http://127.0.0.1:"), started.done().err
+        yield started, address
+    finally:
+        started.end()
 
 
 async def headgate_here(store: str, *words: str) -> Done:

@@ -5,6 +5,7 @@ The expressions are those of telemetry/grafana.json and telemetry/alerts.yml the
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -14,12 +15,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
 from redis import Redis
 from ruamel.yaml import YAML
 
+from tests.cli.command import exporting
 from tests.http.service import Service
 from tests.machine import scaled
 from tests.processes import Running, running
@@ -31,6 +34,9 @@ ALERTS = FOLDER / "alerts.yml"
 PROCESSES = 4
 LONG = scaled(90.0)  # seconds until each series has two scrapes, and each event has happened
 COMPARISON = re.compile(r"\s*(?:==|>=?|<=?)\s*[\d.]+\s*$")  # at the end of an alert
+OF_FLEET = re.compile(
+    "headgate_(budget_usage|budget_limit|queue_length|pause_remaining_seconds|store_available)"
+)
 
 
 def dashboard() -> dict[str, Any]:
@@ -63,6 +69,7 @@ def alerts() -> dict[str, str]:
 @dataclass
 class Fleet:
     prometheus: Prometheus
+    store: str
     redis: Redis
     service: Service
     ports: list[int]
@@ -93,7 +100,8 @@ def fleet() -> Iterator[Fleet]:
         ]
         assert [process.line() for process in processes] == ["ready"] * PROCESSES
         targets = [f"127.0.0.1:{port}" for port in ports]
-        yield Fleet(stack.enter_context(prometheus(targets, ALERTS)), server.admin, service, ports)
+        scraper = stack.enter_context(prometheus(targets, ALERTS))
+        yield Fleet(scraper, server.user_url, server.admin, service, ports)
 
 
 def without_data(fleet: Fleet, expressions: dict[str, str]) -> dict[str, str]:
@@ -155,6 +163,21 @@ OUTCOMES = "passed", "waited", "not_now", "too_long", "queue_full", "never"
 def test_promtool_finds_no_fault_in_the_metrics(fleet: Fleet) -> None:
     assert without_data(fleet, {"refusals": "headgate_http_refusals_total"}) == {}
     checked = promtool("check", "metrics", given=fleet.scraped())
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+@pytest.mark.proof
+def test_one_exporter_serves_the_gauges_of_the_fleet_to_prometheus(fleet: Fleet) -> None:
+    """The expressions of the dashboard hold for it, too. promtool finds no fault in its metrics."""
+    with exporting(fleet.store) as (_, address):
+        with prometheus([urlsplit(address).netloc], ALERTS) as scraper:
+            alone = dataclasses.replace(fleet, prometheus=scraper)
+            gauges = {title: each for title, each in panels().items() if OF_FLEET.search(each)}
+            assert len(gauges) >= 4
+            assert without_data(alone, gauges) == {}
+            assert scraper.values('headgate_budget_limit{limiter="api", unit="permits"}') == [4]
+        with urlopen(address) as reply:
+            checked = promtool("check", "metrics", given=reply.read().decode())
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 

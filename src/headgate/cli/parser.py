@@ -97,6 +97,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
         "find faults of the store and of its use, and name their remedies",
         "  headgate doctor\n  headgate doctor --json | jq '.findings[].remedy'",
     )
+    add_exporter(verbs)
     add_completion(verbs)
     return parser, verbs.parsers
 
@@ -201,6 +202,23 @@ def add_run(verbs: Verbs) -> None:
     run.add_argument("--each", action="store_true", help="run once for each line of stdin")
     run.add_argument(
         "-P", metavar="N", dest="parallel", type=int, help="with --each: N at once; 1 if unsaid"
+    )
+
+
+def add_exporter(verbs: Verbs) -> None:
+    exporter = verbs.add(
+        "exporter",
+        "exporter:exporter",
+        "serve the budgets, queues and pauses of all names to Prometheus",
+        "  headgate exporter\n  headgate exporter --host 0.0.0.0 --port 9465",
+        json=False,
+    )
+    exporter.add_argument("--port", metavar="N", type=int, default=9465, help="9465 if unsaid")
+    exporter.add_argument(
+        "--host",
+        metavar="H",
+        default="127.0.0.1",
+        help="the address to listen on; 127.0.0.1 if unsaid",
     )
 
 

@@ -6,7 +6,7 @@ Here the values of reading.py get their names and labels. Nothing runs between t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -14,7 +14,9 @@ from headgate.counts import Histogram
 from headgate.log_writer import log
 from headgate.missing_extra import extra
 from headgate.telemetry.reading import (
+    Fleet,
     KeyLabel,
+    StoreState,
     read_acquires,
     read_estimates,
     read_fleet,
@@ -126,6 +128,15 @@ FAMILIES = {
 }
 
 
+OF_FLEET = {
+    "headgate_budget_usage",
+    "headgate_budget_limit",
+    "headgate_queue_length",
+    "headgate_pause_remaining_seconds",
+    "headgate_store_available",
+}
+
+
 class Collector:
     """For a registry of prometheus-client. It has no state, so any thread or child may use it."""
 
@@ -148,6 +159,32 @@ class Collector:
             else:
                 for name, labels, value in rows:
                     add(metrics[name], labels, value)
+        return metrics.values()
+
+
+class FleetState(NamedTuple):
+    """The budgets of a store's limiters, and whether its servers answer."""
+
+    fleet: Fleet
+    store: StoreState
+
+
+class FleetCollector:
+    """Only the metrics of the fleet, as `read` finds them: of limiters that this process does not
+    use. It belongs to `headgate exporter`.
+    """
+
+    def __init__(self, read: Callable[[], FleetState]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        return [metric for metric in Collector().describe() if metric.name in OF_FLEET]
+
+    def collect(self) -> Iterable[Metric]:
+        metrics = {metric.name: metric for metric in self.describe()}
+        fleet, store = self._read()
+        for name, labels, value in (*budgets_of(fleet), *availability(store)):
+            add(metrics[name], labels, value)
         return metrics.values()
 
 
@@ -202,7 +239,10 @@ def usage() -> Iterator[Row]:
 
 
 def budgets() -> Iterator[Row]:
-    fleet = read_fleet()
+    yield from budgets_of(read_fleet())
+
+
+def budgets_of(fleet: Fleet) -> Iterator[Row]:
     for (name, label, unit, kind), limit in fleet.limits.items():
         labels = name, unit, kind, *key_of(label)
         yield Row("headgate_budget_usage", labels, limit.used)
@@ -217,12 +257,16 @@ def stores() -> Iterator[Row]:
     """Two stores may have the same server, such as two databases of one."""
     calls: dict[tuple[str, str], Histogram] = {}
     for store in read_stores():
-        for mode in store.modes:
-            yield Row("headgate_store_available", (store.name, mode), store.available)
+        yield from availability(store)
         for where, times in store.calls.items():
             calls.setdefault(where, Histogram(times.bounds)).include(times)
     for where, times in calls.items():
         yield Row("headgate_store_call_duration_seconds", where, times)
+
+
+def availability(store: StoreState) -> Iterator[Row]:
+    for mode in store.modes:
+        yield Row("headgate_store_available", (store.name, mode), store.available)
 
 
 def estimates() -> Iterator[Row]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -238,9 +238,13 @@ class Fleet(NamedTuple):
 
 
 def read_fleet() -> Fleet:
+    return fleet_of(read_budgets())
+
+
+def fleet_of(budgets: Iterable[Budget]) -> Fleet:
     """Of several limits with the same name, label, unit and kind, the fullest."""
     fleet = Fleet({}, {}, {})
-    for name, label, status in ((each.name, each.label, each.status) for each in read_budgets()):
+    for name, label, status in ((each.name, each.label, each.status) for each in budgets):
         place = name, label
         fleet.waiting[place] = fleet.waiting.get(place, 0) + status.waiting
         fleet.paused[place] = max(fleet.paused.get(place, 0.0), status.paused)

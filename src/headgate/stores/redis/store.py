@@ -13,13 +13,13 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 from headgate.counts import STORE_CALLS, Histogram, remember_units
 from headgate.errors import StoreError
-from headgate.gate.compile import Declaration
+from headgate.gate.compile import NO_LIMITS, Declaration
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.loops import no_loop
 from headgate.stores.redis.diagnosis import Diagnosis, diagnose
 from headgate.stores.redis.fast_path import FastPath
 from headgate.stores.redis.index import Refresher
-from headgate.stores.redis.listing import RedisLists
+from headgate.stores.redis.listing import RedisLists, encoded_names
 from headgate.stores.redis.protocol.calls import keys_with
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.queue import RedisQueue, check_windows
@@ -205,6 +205,18 @@ class RedisStore:
         keys = keys_with(f"headgate:{{{name}}}", log=True)
         held, waiting, known = await run_script(self.topology, "forget()", library().forget, keys)
         return Forgotten(held, waiting, bool(known))
+
+    async def astatuses(self, timeout: float) -> dict[str, Status | None]:
+        """The status of each name in the index, by encoded name. Those of classics are among them.
+
+        None: the status did not come within `timeout` seconds. Raises StoreError or TimeoutError if
+        the index itself cannot be read. This declares nothing.
+        """
+        async with asyncio.timeout(timeout):
+            names = await encoded_names(self.topology, "exporter")
+        queues = {name: self.queue(name, NO_LIMITS) for name in names}
+        found = await answered([*queues.values()], timeout) if queues else {}
+        return {name: found.get(queue) for name, queue in queues.items()}
 
     async def diagnose(self) -> Diagnosis:
         return await diagnose(self.topology)

@@ -1,0 +1,93 @@
+"""`headgate exporter`: the metrics of the whole fleet for Prometheus, from one process.
+
+prometheus-client serves each scrape in a thread. The store is asked in the loop of the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from headgate.cli.exits import USAGE, Failure
+from headgate.cli.output import complain, shown
+from headgate.cli.store import redis_store_of
+from headgate.errors import HeadgateError
+from headgate.keys import names_of
+from headgate.missing_extra import extra
+from headgate.telemetry.reading import Budget, StoreState, fleet_of
+
+if TYPE_CHECKING:
+    from headgate.stores.redis import RedisStore
+    from headgate.telemetry.prometheus import FleetState
+
+TIMEOUT = 1.5  # seconds for the index, and again for the status of all names
+LAST_PORT = 65_535
+
+
+async def exporter(args: Namespace) -> None:
+    if not 1 <= args.port <= LAST_PORT:
+        raise Failure(USAGE, f"exporter: --port {args.port} is not a number from 1 to {LAST_PORT}.")
+    reader = Reader(redis_store_of(args))
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    serve(args, reader)
+    print(f"http://{args.host}:{args.port}/metrics", flush=True)
+    await ended.wait()
+
+
+def serve(args: Namespace, reader: Reader) -> None:
+    try:
+        with extra("prometheus"):
+            from prometheus_client import CollectorRegistry, start_http_server
+
+            from headgate.telemetry.prometheus import FleetCollector
+    except ModuleNotFoundError as missing:
+        raise Failure(USAGE, str(missing)) from missing
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(reader.read))
+    try:
+        start_http_server(args.port, args.host, registry)
+    except OSError as error:
+        where = f"--host {shown(args.host)} --port {args.port}"
+        raise Failure(USAGE, f"exporter {where}: no server can listen there: {error}") from error
+
+
+class Reader:
+    """Reads the fleet for each scrape, and says on stderr when the store goes and comes back."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._trouble = ""
+
+    def read(self) -> FleetState:
+        """The state of the fleet, in a thread of the HTTP server. It takes 2 * TIMEOUT at most."""
+        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result()
+
+    async def _read(self) -> FleetState:
+        from headgate.telemetry.prometheus import FleetState
+
+        budgets: list[Budget] = []
+        try:
+            found = await self._store.astatuses(TIMEOUT)
+        except TimeoutError:
+            self._note(f"{self._store} has not answered within {TIMEOUT} s.")
+        except HeadgateError as error:
+            self._note(str(error))
+        else:
+            silent = sum(status is None for status in found.values())
+            self._note(f"{self._store} has not shown {silent:,} names in time." if silent else "")
+            budgets = [
+                Budget(names_of(name)[0], "", status)
+                for name, status in found.items()
+                if status is not None and status.limits
+            ]
+        state = StoreState(f"{self._store}", available=not self._trouble)
+        return FleetState(fleet_of(budgets), state)
+
+    def _note(self, trouble: str) -> None:
+        if bool(trouble) != bool(self._trouble):
+            complain(trouble or f"{self._store} answers again.")
+        self._trouble = trouble

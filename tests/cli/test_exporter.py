@@ -1,0 +1,146 @@
+"""`headgate exporter`: the metrics of the whole fleet, scraped from the real command.
+
+A real Prometheus scrapes it in tests/telemetry/test_prometheus_fleet.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from time import monotonic
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate import Concurrency, Limiter, Semaphore
+from headgate.cli.exporter import TIMEOUT
+from headgate.stores.registry import store_of
+from tests.cli.command import Done, exporting, headgate_done
+from tests.faults.scene import enter
+from tests.index import refreshed
+from tests.machine import scaled
+from tests.servers import Server, dead_port
+from tests.world import waiting
+
+Series = dict[tuple[str, ...], float]
+
+
+def scrape(address: str) -> Series:
+    """Each series: its name and the values of its labels, in the order of their names."""
+    with urlopen(address, timeout=scaled(10)) as reply:
+        text = reply.read().decode()
+    return {
+        (
+            each.name.removeprefix("headgate_"),
+            *(value for _, value in sorted(each.labels.items())),
+        ): each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    }
+
+
+async def scraped(address: str) -> Series:
+    """The loop of the test goes on meanwhile."""
+    return await asyncio.to_thread(scrape, address)
+
+
+async def test_one_scrape_shows_all_names_of_the_fleet(own_server: Server) -> None:
+    url = own_server.user_url
+    api = Limiter("api", "10/hour", Concurrency(1), store=url)
+    async with Semaphore("jobs", 3, redis_url=url), api["a key"]:
+        pass
+    async with api.acquire():
+        waiter = asyncio.create_task(enter(api))
+        await waiting(api, 1)
+        await refreshed(url)
+        await api.apause(60)
+        with exporting(url) as (_, address):
+            found = await scraped(address)
+        await api.aresume()
+    (await waiter).release()
+
+    assert 0 < found.pop(("pause_remaining_seconds", "api")) <= 60
+    assert found == {
+        ("budget_usage", "window", "api", "requests"): 1,
+        ("budget_limit", "window", "api", "requests"): 10,
+        ("budget_usage", "concurrency", "api", "permits"): 1,
+        ("budget_limit", "concurrency", "api", "permits"): 1,
+        ("queue_length", "api"): 1,
+        ("budget_usage", "concurrency", "Semaphore/jobs", "permits"): 0,
+        ("budget_limit", "concurrency", "Semaphore/jobs", "permits"): 3,
+        ("queue_length", "Semaphore/jobs"): 0,
+        ("pause_remaining_seconds", "Semaphore/jobs"): 0,
+        ("store_available", "raise", f"{store_of(url)}"): 1,
+    }
+
+
+async def test_a_scrape_declares_nothing_and_keeps_no_name_alive(own_server: Server) -> None:
+    url, admin = own_server.user_url, own_server.admin
+    await Limiter("api", "10/hour", store=url).acquire()
+    await refreshed(url)
+    admin.zadd("headgate:{/index}:names", {"forgotten": 2**40})
+    for key in admin.scan_iter():
+        admin.pexpire(key, 3_600_000)
+    before = {key: admin.pttl(key) for key in admin.scan_iter()}
+
+    with exporting(url) as (_, address):
+        await scraped(address)
+        found = await scraped(address)
+
+    after = {key: admin.pttl(key) for key in admin.scan_iter()}
+    assert {series[-1] for series in found if series[0] == "queue_length"} == {"api"}
+    assert after.keys() == before.keys()
+    assert [key for key, left in after.items() if left > before[key]] == []
+
+
+async def test_a_store_that_goes_and_comes_back_is_seen_by_each_scrape(own_server: Server) -> None:
+    """A server that is silent hangs no scrape for longer than the two timeouts."""
+    url = own_server.user_url
+    api = Limiter("api", "10/hour", store=url)
+    await api.acquire()
+    await refreshed(url)
+    available = "store_available", "raise", f"{store_of(url)}"
+
+    with exporting(url) as (started, address):
+        assert (await scraped(address))[available] == 1
+        own_server.pause()
+        start = monotonic()
+        assert await scraped(address) == {available: 0}
+        assert monotonic() - start < 2 * TIMEOUT + scaled(1.0)
+        own_server.resume()
+        back = await scraped(address)
+        started.signal(signal.SIGTERM)
+        ended = await asyncio.to_thread(started.done)
+
+    assert (back[available], back["queue_length", "api"]) == (1, 0)
+    first, second = ended.err.splitlines()
+    assert "has not answered within 1.5 s" in first
+    assert second.endswith("answers again.")
+    assert ended.code == 0
+
+
+def test_it_starts_without_a_store_and_ends_at_ctrl_c() -> None:
+    port = dead_port()
+    with exporting(f"redis://user:secret@127.0.0.1:{port}") as (started, address):
+        assert list(scrape(address).values()) == [0]
+        started.signal(signal.SIGINT)
+        ended = started.done()
+
+    assert (ended.code, ended.out) == (130, "")
+    assert "nothing listens there" in ended.err
+    assert "secret" not in ended.err
+    with pytest.raises(URLError):
+        urlopen(address)
+
+
+def test_a_port_that_cannot_be_had_is_an_error_of_usage(own_server: Server) -> None:
+    def refused(*words: object) -> Done:
+        done = headgate_done(own_server.user_url, "exporter", *words)
+        assert (done.code, done.out) == (64, "")
+        return done
+
+    assert "no server can listen there" in refused("--port", own_server.port).err
+    assert "--port 70000 is not a number from 1" in refused("--port", 70_000).err
+    assert "no server can listen there" in refused("--host", "256.0.0.1").err
