@@ -98,6 +98,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
         "  headgate doctor\n  headgate doctor --json | jq '.findings[].remedy'",
     )
     add_exporter(verbs)
+    add_web(verbs)
     add_completion(verbs)
     return parser, verbs.parsers
 
@@ -219,6 +220,29 @@ def add_exporter(verbs: Verbs) -> None:
         metavar="H",
         default="127.0.0.1",
         help="the address to listen on; 127.0.0.1 if unsaid",
+    )
+
+
+def add_web(verbs: Verbs) -> None:
+    web = verbs.add(
+        "web",
+        "web:web",
+        "serve a web page that shows all limiters",
+        "  headgate web\n"
+        "  HEADGATE_WEB_AUTH=ops:a-long-password headgate web --host 0.0.0.0 --actions\n\n"
+        "HEADGATE_WEB_AUTH has the user and the password. Without it, the page answers only this "
+        "machine.",
+        json=False,
+    )
+    web.add_argument("--port", metavar="N", type=int, default=8765, help="8765 if unsaid")
+    web.add_argument(
+        "--host",
+        metavar="H",
+        default="127.0.0.1",
+        help="the address to listen on; 127.0.0.1 if unsaid",
+    )
+    web.add_argument(
+        "--actions", action="store_true", help="let users pause, resume and set limits"
     )
 
 
