@@ -1,8 +1,8 @@
 """The API reference: a page for each public module, made from the docstrings by mkdocstrings.
 
-Here lives the choice of what is public: the names in `__all__` of `headgate`, of `headgate.testing`
-and of the modules of `headgate.http` and `headgate.frameworks`. The sources are read and not
-imported, so the site can be built without any HTTP client or framework.
+Here lives the choice of what is public: the names in `__all__` of `headgate`, `headgate.testing`
+and `headgate.web`, and of the modules of `headgate.http` and `headgate.frameworks`. The sources are
+read and not imported, so the site can be built without any HTTP client or framework.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def public_modules(root: Path) -> dict[str, Path]:
     sources = {
         "headgate": package / "__init__.py",
         "headgate.testing": testing if testing.exists() else package / "testing/__init__.py",
+        "headgate.web": package / "web/__init__.py",
     }
     for group in GROUPS:
         for path in sorted((package / group).glob("*.py")):

@@ -141,7 +141,7 @@ def with_names() -> list[str]:
 
 
 def test_every_public_module_has_a_page_in_the_reference() -> None:
-    modules = ["headgate", "headgate.testing", *with_names()]
+    modules = ["headgate", "headgate.testing", "headgate.web", *with_names()]
     assert sorted(reference.pages(ROOT)) == sorted(f"reference/{each}.md" for each in modules)
 
 
@@ -149,6 +149,7 @@ SLOW = [each for each in with_names() if not each.endswith(".litellm")]  # which
 MODULES = [
     "headgate",
     "headgate.testing",
+    "headgate.web",
     *(pytest.param(each, marks=pytest.mark.proof("imports clients")) for each in SLOW),
 ]
 

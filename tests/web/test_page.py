@@ -204,6 +204,8 @@ async def test_the_reader_of_the_store_stops_while_the_page_is_hidden(
     browser: Browser, url: str
 ) -> None:
     window = await opened(browser, url)
+    requests: list[str] = []
+    window.page.on("request", lambda request: requests.append(request.url))
     await window.page.evaluate(
         """() => {
             Object.defineProperty(document, "hidden", { get: () => true });
@@ -211,7 +213,7 @@ async def test_the_reader_of_the_store_stops_while_the_page_is_hidden(
         }"""
     )
     await eventually(lambda: readers() == [])
-    assert window.complaints == []
+    assert (requests, window.complaints) == ([], [])
 
 
 async def test_ten_thousand_names_are_shown_within_two_seconds(
