@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from headgate.keys import encoded
 from headgate.stores.members import Head, Members
-from headgate.stores.memory.queue import MemoryQueue, has_limits, head, members, usage
+from headgate.stores.memory.queue import MemoryQueue, has_limits, head, members, waiters
 from headgate.stores.status import QueueLength, longest
 
 
@@ -16,8 +16,7 @@ class MemoryLists:
         self._queues = queues
 
     def _known(self) -> Iterator[MemoryQueue]:
-        """The queues of limiters with limits, and not those of classics."""
-        return (queue for queue in self._queues() if "/" not in queue.name and has_limits(queue))
+        return filter(is_listed, self._queues())
 
     def names(self) -> list[str]:
         names = {queue.name.partition(":")[0] for queue in self._known()}
@@ -35,7 +34,9 @@ class MemoryLists:
         return self.keys(name)
 
     def longest(self) -> list[QueueLength]:
-        return longest(map(length_of, self._known()))
+        """There may be very many queues, and mostly few with waiters."""
+        waiting = [queue for queue in self._queues() if waiters(queue)]
+        return longest(length_of(queue) for queue in waiting if is_listed(queue))
 
     async def alongest(self) -> list[QueueLength]:
         return self.longest()
@@ -50,6 +51,11 @@ class MemoryLists:
         return [head(queues[name]) if name in queues else None for name in names]
 
 
+def is_listed(queue: MemoryQueue) -> bool:
+    """Whether it is the queue of a limiter with limits, and not that of a classic."""
+    return "/" not in queue.name and has_limits(queue)
+
+
 def length_of(queue: MemoryQueue) -> QueueLength:
     name, keyed, key = queue.name.partition(":")
-    return QueueLength(unquote(name), unquote(key) if keyed else None, usage(queue)[1])
+    return QueueLength(unquote(name), unquote(key) if keyed else None, waiters(queue))

@@ -209,8 +209,13 @@ def usage(queue: MemoryQueue) -> tuple[int, int]:
     """How many permits are held, and how many callers wait, as read without the lock."""
     waiting = queue._state.waiting
     held = max((rule.used for rule in waiting.gate.holding), default=0)
-    waiters = len(waiting.gate.queue) + len(waiting.local.futures)
-    return max(0, held - len(waiting.holders.pool)), waiters
+    return max(0, held - len(waiting.holders.pool)), waiters(queue)
+
+
+def waiters(queue: MemoryQueue) -> int:
+    """How many callers wait, as read without the lock."""
+    waiting = queue._state.waiting
+    return len(waiting.gate.queue) + len(waiting.local.futures)
 
 
 def members(queue: MemoryQueue) -> Members:
