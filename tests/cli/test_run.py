@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +17,8 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter
-from tests.cli.command import Done, Started, headgate_done
+from tests.cli.command import COMMAND, Done, Started, headgate_done, variables
+from tests.faults.scene import eventually
 from tests.machine import scaled
 from tests.servers import dead_port
 from tests.world import waiting
@@ -278,15 +281,6 @@ def test_an_error_of_all_lines_ends_the_run(name: str, redis_url: str) -> None:
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_closed_stdin_has_no_lines(name: str, redis_url: str) -> None:
-    words = "run", name, "--limits", "1/hour", "--each", "--", "echo"
-
-    done = Started(redis_url, *words, around=["sh", "-c", 'exec "$@" <&-', "sh"]).done()
-
-    assert (done.code, done.out) == (0, "")
-    assert "stdin cannot be read" in done.err
-
-
 async def test_a_signal_ends_the_reading_of_lines(fleet: Limiter, redis_url: str) -> None:
     words = "run", fleet.name, "--each", "-P", "2", "--", sys.executable, "-c", COUNTS
     started = Started(redis_url, *words)
@@ -305,3 +299,65 @@ def forget(admin_url: str, name: str) -> None:
     """The server loses all that it knows about the name."""
     admin: Redis = Redis.from_url(admin_url)
     admin.delete(*admin.keys(f"headgate:{{{name}}}*"))
+
+
+# Signals, closed files and strange lines ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+async def test_a_signal_of_a_terminal_ends_the_command_with_headgate(
+    redis_url: str, name: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """It would run on without its permit otherwise."""
+    ready = tmp_path / "ready"
+    script = f"touch {ready}; exec sleep 60"
+    started = Started(redis_url, "run", name, "--limits", "1 concurrent", "--", "sh", "-c", script)
+    await eventually(ready.exists, within=scaled(30))
+    started.signal(number)
+    assert started.done().code == 128 + number
+    permit = await Limiter(name, Concurrency(1), store=redis_url).acquire(max_sleep=scaled(5))
+    permit.release()
+
+
+@pytest.mark.parametrize(("words", "code"), [("run NAME -- sh -c 'exit 3' >&-", 3), ("ls 2>&-", 0)])
+def test_closed_output_does_not_change_the_exit_code(
+    redis_url: str, name: str, words: str, code: int
+) -> None:
+    with Limiter(name, Concurrency(1), store=redis_url):
+        pass
+    shell = f"{shlex.join(COMMAND)} {words.replace('NAME', name)}"
+    done = subprocess.run(shell, shell=True, env=variables(redis_url), check=False)
+    assert done.returncode == code
+
+
+def test_output_that_cannot_be_written_is_an_error(redis_url: str) -> None:
+    shell = f"{shlex.join(COMMAND)} ls --json > /dev/full"
+    done = subprocess.run(
+        shell, shell=True, env=variables(redis_url), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 74
+    assert "Traceback" not in done.stderr
+
+
+def test_lines_of_a_closed_stdin_are_an_error(redis_url: str, name: str) -> None:
+    shell = f"{shlex.join(COMMAND)} run {name} --limits '1 concurrent' --each -- true <&-"
+    done = subprocess.run(
+        shell, shell=True, env=variables(redis_url), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 74
+    assert "stdin cannot be read" in done.stderr
+
+
+def test_a_line_that_can_be_no_argument_fails_alone(redis_url: str, name: str) -> None:
+    lines = f"one\nt\0wo\n{'x' * 200_000}\nfour\n"
+    done = headgate_done(
+        redis_url, "run", name, "--limits", "1 concurrent", "--each", "--", "echo", stdin=lines
+    )
+    assert done.code == 126
+    assert done.out == "one\nfour\n"
+    assert done.err.count("no argument has a NUL") == 2
+
+
+def test_a_cost_of_thousands_of_digits_is_an_error_of_usage(redis_url: str, name: str) -> None:
+    done = headgate_done(redis_url, "run", name, "--cost", "9" * 5000, "--", "true")
+    assert (done.code, "Traceback" in done.err) == (64, False)

@@ -8,7 +8,7 @@ import pytest
 
 from headgate import Concurrency, Rate
 from headgate.gate.compile import declaration
-from headgate.stores.redis.index import program
+from headgate.stores.process_label import program
 from headgate.stores.redis.protocol.index import (
     LABELS,
     MOST,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from headgate.cli.confirm import check_may_change, confirm
-from headgate.cli.exits import NOT_NOW, UNKNOWN, USAGE, Failure, usage
+from headgate.cli.exits import NOT_NOW, UNKNOWN, USAGE, Failure, is_count, usage
 from headgate.cli.output import emit, shown
 from headgate.cli.store import attached, redis_store_of
 from headgate.keys import encoded
@@ -99,7 +99,7 @@ def units_left(words: list[str]) -> dict[str, int]:
     left: dict[str, int] = {}
     for word in words:
         unit, _, number = word.partition("=")
-        if not number.isdecimal() or unit in left:
+        if not is_count(number) or unit in left:
             raise Failure(
                 USAGE,
                 f"drain {shown(word)}: write each unit once, with a whole number from 0, such as "

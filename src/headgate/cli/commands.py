@@ -19,7 +19,8 @@ from headgate.cli.output import shown
 
 T = TypeVar("T")
 
-PASSED_ON = signal.SIGINT, signal.SIGTERM
+PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
+BY_TERMINAL = signal.SIGINT, signal.SIGQUIT
 GRACE = 5.0  # seconds from SIGTERM to SIGKILL, when the lease is lost
 
 
@@ -51,7 +52,7 @@ class Commands:
 
     def _pass_on(self, number: signal.Signals) -> None:
         self.stop(SIGNALLED + number)
-        if number == signal.SIGINT and is_foreground():
+        if number in BY_TERMINAL and is_foreground():
             return  # the terminal has sent it to the commands, too
         self._signal = number
         for process in self._processes:

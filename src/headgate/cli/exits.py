@@ -21,6 +21,7 @@ USAGE = 64
 UNKNOWN = 66
 STORE_AWAY = 69
 LEASE_LOST = 71
+NO_INPUT_OUTPUT = 74  # stdin cannot be read, or stdout cannot be written
 NOT_NOW = 75
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # of a command, as a shell reports it
 SIGNALLED = 128  # and the number of the signal
@@ -54,3 +55,8 @@ def usage() -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise Failure(USAGE, str(error)) from error
+
+
+def is_count(word: str) -> bool:
+    """Whether `word` is a whole number that a limit could hold: they are below 2**53."""
+    return word.isdecimal() and len(word) <= 16

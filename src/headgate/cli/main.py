@@ -9,13 +9,22 @@ import sys
 from argparse import Namespace
 from importlib import import_module
 
-from headgate.cli.exits import BROKEN_PIPE, INTERRUPTED, OK, STORE_AWAY, Failure, code_of
+from headgate.cli.exits import (
+    BROKEN_PIPE,
+    INTERRUPTED,
+    NO_INPUT_OUTPUT,
+    OK,
+    STORE_AWAY,
+    Failure,
+    code_of,
+)
 from headgate.cli.output import complain, words_of
 from headgate.cli.parser import parse
 from headgate.errors import HeadgateError
 
 
 def main() -> None:
+    open_closed_files()
     args = parse(sys.argv[1:])
     # The command reports an error itself, once.
     logging.getLogger("headgate").addHandler(logging.NullHandler())
@@ -33,10 +42,26 @@ def run(args: Namespace) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # as of `headgate ls | head -1`
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        if isinstance(error, BrokenPipeError):  # as of `headgate ls | head -1`
+            return BROKEN_PIPE
+        complain(error)
+        return NO_INPUT_OUTPUT
     return code
+
+
+def open_closed_files() -> None:
+    """A shell may close files of the command: `>&-`. A socket would take the free number.
+
+    Reading from such a stdin fails.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_WRONLY)  # it gets the least free number
+            setattr(sys, name, open(opened, "w", closefd=False))  # noqa: SIM115 - for good
 
 
 async def finish(args: Namespace) -> int:

@@ -15,13 +15,24 @@ from contextlib import suppress
 from typing import Any
 
 from headgate.cli.commands import Commands, Stopped
-from headgate.cli.exits import NOT_FOUND, OK, USAGE, Failure, code_of, usage
+from headgate.cli.exits import (
+    NO_INPUT_OUTPUT,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    OK,
+    USAGE,
+    Failure,
+    code_of,
+    is_count,
+    usage,
+)
 from headgate.cli.output import complain, shown, words_of
 from headgate.cli.store import made
 from headgate.errors import HeadgateError, LeaseLostError, MaxSleepExceededError
 from headgate.limiter import Limiter
 
 STDIN = 0
+LONGEST = 131_071  # bytes of an argument, on Linux
 CHUNK = 65_536  # bytes of stdin that are read at once
 
 
@@ -53,7 +64,7 @@ def costs(words: list[str]) -> tuple[int, dict[str, int]]:
     cost, units = 1, dict[str, int]()
     for word in words:
         unit, named, number = word.rpartition("=")
-        if not number.isdecimal() or (named and unit in units):
+        if not is_count(number) or (named and unit in units):
             raise Failure(
                 USAGE,
                 f"run --cost {shown(word)}: write each unit once, such as --cost 2 or "
@@ -93,19 +104,27 @@ class Calls:
 
 async def each_line(calls: Calls, command: list[str], parallel: int) -> int:
     """Run `command` with each line of stdin as its last argument. Return the first code but 0."""
-    lines = Lines(parallel)
+    lines, room = Lines(parallel), asyncio.Semaphore(parallel)
     codes: list[int] = []
 
-    async def work() -> None:
+    async def call(line: bytes) -> None:
+        codes.append(await one_line(calls, command, line))
+        room.release()
+
+    async with asyncio.TaskGroup() as tasks:
         while (line := await lines.next(calls.commands)) is not None:
-            codes.append(await one_line(calls, command, os.fsdecode(line)))
+            await room.acquire()
+            tasks.create_task(call(line))
+    failed = [*filter(None, codes), *([NO_INPUT_OUTPUT] if lines.unreadable else [])]
+    return calls.commands.stopped or next(iter(failed), OK)
 
-    await asyncio.gather(*(work() for _ in range(parallel)))
-    return calls.commands.stopped or next(filter(None, codes), OK)
 
-
-async def one_line(calls: Calls, command: list[str], line: str) -> int:
+async def one_line(calls: Calls, command: list[str], text: bytes) -> int:
     """A refusal and a lost lease are those of this line. Other errors would come for each line."""
+    line = os.fsdecode(text)
+    if len(text) > LONGEST or b"\0" in text:
+        complain(f"line {shown(line)}: no argument has a NUL, or more than {LONGEST:,} bytes.")
+        return NOT_EXECUTABLE
     try:
         return await calls.run([*command, line], stdin=asyncio.subprocess.DEVNULL)
     except (MaxSleepExceededError, LeaseLostError) as error:
@@ -115,14 +134,6 @@ async def one_line(calls: Calls, command: list[str], line: str) -> int:
         complain(f"line {shown(line)}: {error}")
         calls.commands.stop(error.code if isinstance(error, Failure) else code_of(error))
         return calls.commands.stopped
-
-
-def read_chunk() -> bytes:
-    try:
-        return os.read(STDIN, CHUNK)
-    except OSError as error:  # such as of a closed one
-        complain(f"run: stdin cannot be read: {error}")
-        return b""
 
 
 class Lines:
@@ -136,18 +147,29 @@ class Lines:
         self._loop = asyncio.get_running_loop()
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = threading.Semaphore(ahead)
+        self.unreadable = False  # an error ended stdin
         threading.Thread(target=self._read, name="headgate-stdin", daemon=True).start()
 
     def _read(self) -> None:
-        rest = b""
+        rest = b""  # the beginning of a line; a longer one than LONGEST is cut there, and refused
         with suppress(RuntimeError):  # the loop has ended
-            while chunk := read_chunk():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self._put(line)
+            while chunk := self._read_chunk():
+                first, *others = chunk.split(b"\n")
+                rest = (rest + first)[: LONGEST + 1]
+                for line in others:
+                    self._put(rest)
+                    rest = line
             if rest:
                 self._put(rest)
             self._put(None)
+
+    def _read_chunk(self) -> bytes:
+        try:
+            return os.read(STDIN, CHUNK)
+        except OSError as error:  # such as of a closed one
+            complain(f"run: stdin cannot be read: {error}")
+            self.unreadable = True
+            return b""
 
     def _put(self, line: bytes | None) -> None:
         self._room.acquire()
@@ -160,6 +182,4 @@ class Lines:
         except Stopped:
             return None
         self._room.release()
-        if line is None:
-            self._lines.put_nowait(None)  # for the other tasks
         return line

@@ -94,7 +94,8 @@ async def labels_of(topology: Topology, sessions: Iterable[str], now: int) -> di
         replies: list[Any] = await replies_to(topology, "read_members()", questions)
     except StoreError:
         return {}
-    return dict(parse_label(member) for reply in replies for member in living(reply, now))
+    found = (parse_label(member) for reply in replies for member in living(reply, now))
+    return dict(label for label in found if label is not None)
 
 
 class Reader:

@@ -79,10 +79,12 @@ def shortened(text: str, most: int, from_end: bool = False) -> str:
     return encoded
 
 
-def parse_label(member: str) -> tuple[str, Label]:
-    """The beginning of a client's id, and its label."""
-    beginning, host, pid, program = member.split(" ")
-    return beginning, Label(unquote(host), int(pid), unquote(program))
+def parse_label(member: str) -> tuple[str, Label] | None:
+    """The beginning of a client's id, and its label. None: it comes from another program."""
+    match member.split(" "):
+        case beginning, host, pid, program if pid.isdecimal():
+            return beginning, Label(unquote(host), int(pid), unquote(program))
+    return None
 
 
 def label_key(session_id: str) -> str:
@@ -91,9 +93,12 @@ def label_key(session_id: str) -> str:
 
 
 def living(reply: Sequence[bytes], now: int) -> list[str]:
-    """The members of a reply WITHSCORES that have not expired at `now`, in seconds."""
+    """The members of a reply WITHSCORES that have not expired at `now`, in seconds.
+
+    Encoded names and labels are ASCII. Another member comes from another program.
+    """
     return [
         member.decode()
         for member, end in zip(reply[::2], reply[1::2], strict=True)
-        if int(float(end)) > now
+        if int(float(end)) > now and member.isascii()
     ]
