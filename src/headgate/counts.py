@@ -121,12 +121,11 @@ class Counts:
         granted = {"passed": self.passed, "waited": self.waited}
         return {**granted, **self.refused, "unlimited": self.unlimited, "local": 0}
 
-    def collect(self, source: Callable[[], int] | None) -> None:
-        """Take the last count of a fast path that no caller uses any more."""
-        if source is not None:
-            taken = source()
-            self.passed += taken
-            self.sources.discard(source)
+    def collect(self, source: Callable[[], int]) -> None:
+        """Take the last count of a fast path."""
+        taken = source()
+        self.passed += taken
+        self.sources.discard(source)
 
     def collect_all(self) -> None:
         for source in self.sources.copy():
@@ -174,13 +173,18 @@ def place_of(name: str, key: str | None, is_share: bool = False) -> Place:
     return place if place in ALL or len(ALL) < MOST_NAMES else Place(OTHER, "", is_share)
 
 
+def exportable(text: str) -> str:
+    """`text` as UTF-8 can write it: a lone surrogate becomes an escape sequence."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def label_of(name: str, key: str | None) -> str:
     """The label of a key. At most MOST_LABELS keys of a name have one; the others are OTHER."""
     if key is None or _label is None:
         return ""
     try:
-        label = _label(name, key) or ""
-    except Exception:  # of the user's function: the call of a limiter goes on
+        label = exportable(_label(name, key) or "")
+    except Exception:  # of the user's function, or no text: the call of a limiter goes on
         return OTHER
     labels = _labels.get(name, ())
     return label if not label or label in labels or len(labels) < MOST_LABELS else OTHER

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING
 from headgate.log_writer import run_soon, shown_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headgate.events import AnyEvent, Hook
 
 # Replaced as a whole, so a thread that reads it needs no lock.
 _hooks: tuple[Hook, ...] = ()
+# Called when there is a hook more, or one less.
+ON_CHANGE: list[Callable[[], None]] = []
 
 
 def add_hook(hook: Hook) -> None:
@@ -33,6 +37,8 @@ def add_hook(hook: Hook) -> None:
             f"add_hook({hook!r:.64}): a hook is a function of one argument, the event; pass one."
         )
     _hooks = (*_hooks, hook)
+    for note_change in ON_CHANGE:
+        note_change()
 
 
 def remove_hook(hook: Hook) -> None:
@@ -43,6 +49,8 @@ def remove_hook(hook: Hook) -> None:
     left = list(_hooks)
     left.remove(hook)
     _hooks = tuple(left)
+    for note_change in ON_CHANGE:
+        note_change()
 
 
 def has_hooks() -> bool:

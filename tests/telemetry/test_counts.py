@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,8 @@ from headgate import (
     Semaphore,
     StoreError,
 )
+from headgate.stores.memory import acquires as memory_acquires
+from headgate.stores.redis import permit_issuer
 from headgate.telemetry import reading
 from tests.servers import Server
 from tests.telemetry.conftest import acquires, outcomes
@@ -287,6 +290,38 @@ def test_a_label_function_that_raises_harms_no_acquire(name: str) -> None:
     with Limiter(name, Concurrency(2))["k"]:
         pass
     assert outcomes(name, "other") == {"passed": 1}
+
+
+@pytest.mark.parametrize("label", [5, ["a"], b"k"], ids=repr)
+def test_a_label_that_is_no_text_counts_as_other(name: str, label: object) -> None:
+    reading.switch_on(cast(Any, lambda name, key: label))
+    with Limiter(name, Concurrency(2))["k"]:
+        pass
+    assert outcomes(name, "other") == {"passed": 1}
+
+
+def test_a_label_that_utf_8_cannot_write_has_an_escape(name: str) -> None:
+    reading.switch_on(lambda name, key: "\ud800")
+    with Limiter(name, Concurrency(2))["k"]:
+        pass
+    assert outcomes(name, "\\ud800") == {"passed": 1}
+
+
+@told
+async def test_an_acquire_that_fails_after_its_grant_is_counted_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler may raise while the permit is made."""
+    limiter = world.limiter(Concurrency(1), Rate(1000, per=1, unit="tokens"))
+
+    def interrupted(*values: object) -> None:
+        raise KeyboardInterrupt
+
+    place = memory_acquires if world.in_memory else permit_issuer
+    monkeypatch.setattr(place, "Permit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        await limiter.acquire(tokens=2)
+    assert sum(outcomes(world.name).values()) == 1
 
 
 def test_a_classic_is_counted_under_its_kind_and_name(name: str) -> None:

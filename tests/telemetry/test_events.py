@@ -114,6 +114,27 @@ async def test_a_permit_of_a_rate_has_no_time(world: World, events: Events) -> N
     assert events.of(world.name) == []
 
 
+@told
+async def test_a_hook_gets_the_waits_of_blocks_without_any_exporter(
+    world: World, events: Events
+) -> None:
+    reading.switch_off()
+    limiter = world.limiter(Concurrency(1))
+
+    async def enter() -> None:
+        async with limiter:
+            pass
+
+    async with limiter:
+        waiter, leaver = (asyncio.ensure_future(enter()) for _ in range(2))
+        await waiting(limiter, 2)
+        leaver.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaver
+    await waiter
+    assert sorted(type(each).__name__ for each in events.of(world.name)) == ["Granted", "Refused"]
+
+
 # Changes ------------------------------------------------------------------------------------------
 
 

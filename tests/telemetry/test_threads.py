@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import cycle
 
 import pytest
 
+from headgate import Concurrency, Limiter
 from headgate.changes import Pause
 from headgate.counts import counts_of, note_refusal
 from headgate.http import feedback
 from headgate.stores.change_events import note_change
+from headgate.telemetry import reading
+from tests.telemetry.conftest import acquires
 
 THREADS, TIMES = 4, 20_000
 
@@ -79,3 +83,34 @@ def test_two_readers_take_no_acquire_away(name: str) -> None:
 
     at_once(pass_slowly, pass_slowly, counts.collect_all, counts.collect_all)
     assert counts.passed == 2 * TIMES
+
+
+def test_no_acquire_is_lost_while_the_fast_path_changes(name: str) -> None:
+    """A thread may go on with the fast path that was there before an update or a switch."""
+    limiter = Limiter(name, Concurrency(100))
+    over = threading.Event()
+
+    def acquire() -> None:
+        for _ in range(TIMES):
+            with limiter:
+                pass
+
+    def change() -> None:
+        for number in cycle(range(100, 110)):
+            if over.is_set():
+                return
+            limiter.update(Concurrency(number))
+            reading.switch_on()
+            reading.switch_off()
+
+    reading.switch_on()
+    changes = threading.Thread(target=change)
+    changes.start()
+    threads = [threading.Thread(target=acquire) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    over.set()
+    changes.join()
+    assert sum(acquires(name).outcomes.values()) == THREADS * TIMES

@@ -18,6 +18,7 @@ from headgate.counts import (
     Counts,
     Histogram,
     Place,
+    exportable,
     place_of,
     set_label,
     switch_telemetry,
@@ -282,5 +283,6 @@ def read_estimates() -> dict[tuple[str, str], float]:
             errors = {"input": learned.input_error, "output": learned.output_error}
             for kind, error in errors.items():
                 if error is not None:
-                    found[learned.model, kind] = max(error, found.get((learned.model, kind), 0.0))
+                    where = exportable(learned.model), kind
+                    found[where] = max(error, found.get(where, 0.0))
     return found

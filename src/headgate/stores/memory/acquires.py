@@ -191,11 +191,13 @@ class Acquires:
 
     def _note_grant(self, waiter: Waiter) -> None:
         """Count the grant before the permit is made: an exception could come behind that."""
-        grant = cast(Grant, waiter.grant)
+        waiter.noted, grant = True, cast(Grant, waiter.grant)
         waited = None if waiter.since is None else max(0, grant.t - waiter.since) / 1_000_000
         note_grant(self.counts, self.name, waiter.request, waited)
 
     def _note_end(self, waiter: Waiter, error: BaseException) -> None:
+        if waiter.noted:
+            return
         since, now = waiter.since, self._clock.now()
         waited = None if since is None else max(0, now - since) / 1_000_000
         note_refusal(self.counts, self.name, reason_of(error), waited)

@@ -140,37 +140,44 @@ def build_pooled_enter(queue: Acquires, waiters: WaitQueue, otherwise: Enter) ->
     return enter
 
 
-def build_counted_enter(
-    queue: Acquires, waiters: WaitQueue, otherwise: Enter
-) -> tuple[Enter, Callable[[], int]]:
-    """The same, and a function that takes the count of callers that passed since its last call.
+Build = Callable[["Acquires", WaitQueue, Enter], Enter]
 
-    The count is a local variable: an attribute would cost twice as much (benchmarks, telemetry).
-    The pool is not checked first, to save half of that cost again.
+
+def counted_enter() -> tuple[Build, Callable[[], int]]:
+    """For one queue: builds the same with a count, and takes the count since the last such call.
+
+    The count is a local variable, because an attribute would cost twice as much (benchmarks,
+    telemetry). All that are built share it: a thread may still use the one before. The pool is not
+    checked first, to save half of that cost again.
     """
-    futures, starting, passed = waiters.local.futures, waiters.starting, 0
-    pop, waiting = waiters.holders.pool.pop, waiters.gate.queue
+    passed = 0
 
-    def enter() -> bool:
-        nonlocal passed
-        if futures or waiting or starting:
-            return False
-        try:
-            pop()
-        except IndexError:
-            return otherwise()
-        except BaseException:  # an interrupt after the pop
-            queue.leave()
-            raise
-        passed += 1
-        return True
+    def build(queue: Acquires, waiters: WaitQueue, otherwise: Enter) -> Enter:
+        futures, starting = waiters.local.futures, waiters.starting
+        pop, waiting = waiters.holders.pool.pop, waiters.gate.queue
+
+        def enter() -> bool:
+            nonlocal passed
+            if futures or waiting or starting:
+                return False
+            try:
+                pop()
+            except IndexError:
+                return otherwise()
+            except BaseException:  # an interrupt after the pop
+                queue.leave()
+                raise
+            passed += 1
+            return True
+
+        return enter
 
     def take_count() -> int:
         nonlocal passed
         taken, passed = passed, 0
         return taken
 
-    return enter, take_count
+    return build, take_count
 
 
 def build_pooled_wait(
@@ -191,7 +198,7 @@ def build_pooled_wait(
         # Most waiters need no more than a future (benchmarks, concurrency-tasks).
         future: Future[Any] = Future()
         closing, entry = request.closing, ref(future)  # see `Closing`
-        since = 0 if counts is None else now()
+        since, noted = 0 if counts is None else now(), False
         try:
             try:
                 closing.begin(entry)
@@ -201,6 +208,7 @@ def build_pooled_wait(
                     queue.advance()
                 result = await future
                 if counts is not None:
+                    noted = True
                     queue.note_local(result, since)
                 if starting and starting[0] is result:
                     starting.popleft()
@@ -210,7 +218,7 @@ def build_pooled_wait(
                     queue.give_up_future(future)
                 finally:  # a signal handler can raise before its first line
                     queue.give_up_future(future)
-                if counts is not None:
+                if counts is not None and not noted:
                     note_refusal(counts, queue.name, reason_of(error), (now() - since) / 1_000_000)
                 raise
             await queue.continue_migrated(future, result, request)

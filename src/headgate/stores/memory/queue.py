@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headgate.counts import counts_of, telemetry_is_on
 from headgate.gate.compile import Declaration
+from headgate.hooks import has_hooks
 from headgate.permit import Permit
 from headgate.stores.change_events import note_change
 from headgate.stores.loops import LoopCheck
 from headgate.stores.memory.acquires import Acquires
 from headgate.stores.memory.fast_path import (
-    build_counted_enter,
+    Build,
     build_held_leave,
     build_locked_enter,
     build_pooled_enter,
     build_pooled_leave,
     build_pooled_wait,
     build_uncounted_leave,
+    counted_enter,
     not_at_once,
 )
 from headgate.stores.memory.lock import Lock, Reentered
@@ -39,15 +41,15 @@ if TYPE_CHECKING:
 
 
 class MemoryQueue(Acquires):
-    __slots__ = ("_store", "_take_count", "enter", "enter_task", "enter_waiting")
+    __slots__ = ("_counted", "_store", "enter", "enter_task", "enter_waiting")
 
     enter_waiting: Callable[[Request], Coroutine[Any, Any, None]]
 
     def __init__(self, store: OwnStore, name: str, declared: Declaration) -> None:
         self.name = name
         self.counts = counts_of(name, store.is_share)
-        # Takes the count of the present fast path, if that has one of its own.
-        self._take_count: Callable[[], int] | None = None
+        # Builds the fast path that counts, and takes its count. None: it did not count yet.
+        self._counted: tuple[Build, Callable[[], int]] | None = None
         self._store = store
         self._set_up(declared)
 
@@ -70,21 +72,19 @@ class MemoryQueue(Acquires):
 
     def _build_fast_path(self) -> None:
         state, lock, waiting = self._state, self._lock, self._state.waiting
-        pools, counts = state.may_pool(), self.counts if telemetry_is_on() else None
+        pools, counts = state.may_pool(), self.counts if telemetry_is_on() or has_hooks() else None
         state.fast_path_closed = state.closed()
         enter = (
             not_at_once
             if state.fast_path_closed
             else build_locked_enter(self, waiting, lock, self._clock.now, counts)
         )
-        self.counts.collect(self._take_count)
-        self._take_count = None
-        if pools and counts is not None:
-            enter, self._take_count = build_counted_enter(self, waiting, enter)
-            counts.sources.add(self._take_count)
-        elif pools:
-            enter = build_pooled_enter(self, waiting, enter)
         if pools:
+            enter = (
+                build_pooled_enter(self, waiting, enter)
+                if counts is None
+                else begin_counting(self)(self, waiting, enter)
+            )
             self.leave = build_pooled_leave(self, waiting, lock)
         elif waiting.holders.counted:
             self.leave = build_held_leave(lock, waiting.release_one)
@@ -184,20 +184,38 @@ class MemoryQueue(Acquires):
         """The counting was switched on or off, or keys have other labels now."""
 
         def rebuild() -> None:
-            self.counts.collect(self._take_count)
-            self._take_count, self.counts = None, counts_of(self.name, self._store.is_share)
+            stop_counting(self)
+            self.counts = counts_of(self.name, self._store.is_share)
             self._build_fast_path()
 
         self._lock.run_or_defer(rebuild)
 
     def try_evict(self) -> bool:
         try:
-            return self._lock.run(self._state.try_evict, None)
+            evicted = self._lock.run(self._state.try_evict, None)
         except Reentered:
             return False
+        if evicted:
+            stop_counting(self)
+        return evicted
 
     def forked(self) -> None:
         self._lock.fork(self._state.disown)
+
+
+def begin_counting(queue: MemoryQueue) -> Build:
+    """The builder of a fast path that counts."""
+    if queue._counted is None:
+        queue._counted = counted_enter()
+    build, take_count = queue._counted
+    queue.counts.sources.add(take_count)
+    return build
+
+
+def stop_counting(queue: MemoryQueue) -> None:
+    """Take the last count of the fast path: the store forgets `queue`, or it counts elsewhere."""
+    if queue._counted is not None:
+        queue.counts.collect(queue._counted[1])
 
 
 def has_limits(queue: MemoryQueue) -> bool:

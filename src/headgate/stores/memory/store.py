@@ -12,12 +12,14 @@ from weakref import WeakSet, WeakValueDictionary
 import headgate.clock as clocks
 from headgate.counts import remember_units
 from headgate.gate.compile import Declaration
+from headgate.hooks import ON_CHANGE
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.memory.listing import MemoryLists
 from headgate.stores.memory.lock import Lock, Reentered, forget_all
 from headgate.stores.memory.queue import MemoryQueue, has_limits, usage
 from headgate.stores.memory.waiters import Waiter
 from headgate.stores.status import Status
+from headgate.threads import snapshot
 
 FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 
@@ -127,6 +129,14 @@ class MemoryStore:
 
 
 STORES: WeakSet[MemoryStore] = WeakSet()
+
+
+def recount_all() -> None:
+    for store in snapshot(STORES):
+        store.recount()
+
+
+ON_CHANGE.append(recount_all)
 
 
 def _after_fork() -> None:

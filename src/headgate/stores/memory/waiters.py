@@ -53,6 +53,7 @@ class Waiter:
     waiting: Waiting | None = None  # for the `on_wait` of its request, before it sleeps
     marker: object = None  # of a task that was granted and has not run yet
     since: int | None = None  # when it joined the queue
+    noted = False  # its grant was counted
     check_at = NEVER  # when it looks by itself
     deadline = NEVER
 

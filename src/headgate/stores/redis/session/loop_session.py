@@ -100,7 +100,7 @@ class LoopSession:
         if on_wait is not None:
             pending.then = later = loop.create_future()
             later.add_done_callback(retrieve_error)  # The task may be cancelled before it awaits.
-        closing, entry = request.closing, ref(pending)
+        closing, entry, noted = request.closing, ref(pending), False
         try:
             closing.begin(entry)
             self.machine.begin(pending, pending.start)
@@ -115,11 +115,13 @@ class LoopSession:
             grant: Grant = await outcome
             self.machine.end(pending)
             waited = monotonic() - pending.start if pending.queued else None
+            noted = True
             note_grant(counts_of(self.queue.name), self.queue.name, request, waited)
             return grant, pending
         except BaseException as error:
             self.leave(pending)
-            count_refusal(self.queue.name, pending, error)
+            if not noted:
+                count_refusal(self.queue.name, pending, error)
             raise
         finally:
             closing.end(entry)
