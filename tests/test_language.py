@@ -31,6 +31,7 @@ PAGES: list[str] = [
     "docs/glossary.md",
     "docs/guarantees.md",
     "docs/http.md",
+    "docs/in-production.md",
     "docs/in-your-process.md",
     "docs/index.md",
     "docs/limits.md",

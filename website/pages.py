@@ -54,6 +54,7 @@ NAVIGATION: Nav = [
             ("In your process", "in-your-process.md"),
             ("Telemetry", "telemetry.md"),
             ("Web page", "web.md"),
+            ("In production", "in-production.md"),
             ("Testing", "testing.md"),
             ("Troubleshooting", "troubleshooting.md"),
         ],

@@ -30,7 +30,8 @@ from tests.recipes.programs import Program
 from tests.servers import Server, free_port
 from tests.world import World, at_rest, told, waiting
 
-PAGE = Path(__file__).parents[2] / "docs/telemetry.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/telemetry.md"
 EMPTY = {"read_fleet": reading.Fleet({}, {}, {})}
 PROGRAM = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = dict(PROGRAM.findall(PAGE.read_text()))
@@ -490,13 +491,28 @@ def test_the_page_lists_all_metrics_with_their_labels() -> None:
     }
 
 
-def test_the_worker_of_the_page_shows_its_metrics() -> None:
-    port = free_port()
+USE = """
+from headgate import Limiter
+with Limiter("github", "5000/hour"):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "program", "use"),
+    [
+        ("docs/telemetry.md", "worker.py", ""),
+        ("docs/in-production.md", "metrics.py", USE),
+        ("README.md", "metrics.py", USE),
+    ],
+)
+def test_the_lines_of_a_page_serve_the_metrics(page: str, program: str, use: str) -> None:
+    port, programs = free_port(), dict(PROGRAM.findall((ROOT / page).read_text()))
     look = f"""
 from urllib.request import urlopen
 print(urlopen("http://127.0.0.1:{port}/metrics").read().decode())
 """
-    said = finished(PROGRAMS["worker.py"].replace("9464", f"{port}") + look)
+    said = finished(programs[program].replace("9464", f"{port}") + use + look)
     assert 'headgate_acquires_total{limiter="github",outcome="passed"} 1.0' in said
 
 
