@@ -88,6 +88,10 @@ class Running:
             self._queues.put(line.rstrip("\n"))
         self._queues.put("<ended>")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def line(self, patience: float = PATIENCE) -> str:
         """The next line that it says."""
         return self._queues.get(timeout=patience)
