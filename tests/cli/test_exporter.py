@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Concurrency, Limiter, Semaphore
 from headgate.cli.exporter import TIMEOUT
+from headgate.stores.redis.protocol.index import NAMES
+from headgate.stores.redis.store import STATUSES
 from headgate.stores.registry import store_of
 from tests.cli.command import Done, exporting, headgate_done
 from tests.faults.scene import enter
@@ -96,7 +98,7 @@ async def test_a_scrape_declares_nothing_and_keeps_no_name_alive(own_server: Ser
 
 
 async def test_a_store_that_goes_and_comes_back_is_seen_by_each_scrape(own_server: Server) -> None:
-    """A server that is silent hangs no scrape for longer than the two timeouts."""
+    """A server that is silent hangs no scrape for long."""
     url = own_server.user_url
     api = Limiter("api", "10/hour", store=url)
     await api.acquire()
@@ -108,7 +110,7 @@ async def test_a_store_that_goes_and_comes_back_is_seen_by_each_scrape(own_serve
         own_server.pause()
         start = monotonic()
         assert await scraped(address) == {available: 0}
-        assert monotonic() - start < 2 * TIMEOUT + scaled(1.0)
+        assert monotonic() - start < 5 * TIMEOUT
         own_server.resume()
         back = await scraped(address)
         started.signal(signal.SIGTERM)
@@ -116,9 +118,24 @@ async def test_a_store_that_goes_and_comes_back_is_seen_by_each_scrape(own_serve
 
     assert (back[available], back["queue_length", "api"]) == (1, 0)
     first, second = ended.err.splitlines()
-    assert "has not answered within 1.5 s" in first
+    assert "has not answered within 1 s" in first
     assert second.endswith("answers again.")
     assert ended.code == 0
+
+
+async def test_thousands_of_names_are_asked_for_in_parts(own_server: Server) -> None:
+    """A busy machine may not show all of them in time. That is no outage of the store."""
+    url, count = own_server.user_url, 3 * STATUSES + 1
+    limiters = [Limiter(f"n{number}", "10/hour", store=url) for number in range(count)]
+    await asyncio.gather(*(each.acquire() for each in limiters))
+    own_server.admin.zadd(NAMES, {each.name: 2**40 for each in limiters})
+
+    with exporting(url) as (_, address):
+        found = await scraped(address)
+
+    assert found["store_available", "raise", f"{store_of(url)}"] == 1
+    shown = {series[1] for series in found if series[0] == "queue_length"}
+    assert len(shown) == count
 
 
 def test_it_starts_without_a_store_and_ends_at_ctrl_c() -> None:

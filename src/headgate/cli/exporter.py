@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis import RedisStore
     from headgate.telemetry.prometheus import FleetState
 
-TIMEOUT = 1.5  # seconds for the index, and again for the status of all names
+TIMEOUT = 1.0  # seconds for the index, and for the status of some names
 LAST_PORT = 65_535
 
 
@@ -63,7 +63,7 @@ class Reader:
         self._trouble = ""
 
     def read(self) -> FleetState:
-        """The state of the fleet, in a thread of the HTTP server. It takes 2 * TIMEOUT at most."""
+        """The state of the fleet, in a thread of the HTTP server: within 5 * TIMEOUT."""
         return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result()
 
     async def _read(self) -> FleetState:
@@ -73,7 +73,7 @@ class Reader:
         try:
             found = await self._store.astatuses(TIMEOUT)
         except TimeoutError:
-            self._note(f"{self._store} has not answered within {TIMEOUT} s.")
+            self._note(f"{self._store} has not answered within {TIMEOUT:g} s.")
         except HeadgateError as error:
             self._note(str(error))
         else:

@@ -151,14 +151,8 @@ class Collector:
         """
         metrics = {metric.name: metric for metric in self.describe()}
         for part in (acquires, usage, budgets, stores, estimates):
-            try:
-                rows = list(part())
-            except Exception as error:
-                message, name = "A scrape has left out the metrics of %s.", part.__name__
-                log(logging.WARNING, message, name, error=error, kind="scrape", name=name)
-            else:
-                for name, labels, value in rows:
-                    add(metrics[name], labels, value)
+            for name, labels, value in rows_of(part):
+                add(metrics[name], labels, value)
         return metrics.values()
 
 
@@ -181,17 +175,32 @@ class FleetCollector:
         return [metric for metric in Collector().describe() if metric.name in OF_FLEET]
 
     def collect(self) -> Iterable[Metric]:
+        """They have no values if the fleet cannot be read, as at the end of the process."""
         metrics = {metric.name: metric for metric in self.describe()}
-        fleet, store = self._read()
-        for name, labels, value in (*budgets_of(fleet), *availability(store)):
+        for name, labels, value in rows_of(self.fleet):
             add(metrics[name], labels, value)
         return metrics.values()
+
+    def fleet(self) -> Iterator[Row]:
+        fleet, store = self._read()
+        yield from budgets_of(fleet)
+        yield from availability(store)
 
 
 class Row(NamedTuple):
     metric: str
     labels: tuple[str, ...]
     value: float | Histogram
+
+
+def rows_of(part: Callable[[], Iterator[Row]]) -> list[Row]:
+    """The rows of a part of a scrape. None, if it cannot be read: the log says so."""
+    try:
+        return list(part())
+    except Exception as error:
+        message, name = "A scrape has left out the metrics of %s.", part.__name__
+        log(logging.WARNING, message, name, error=error, kind="scrape", name=name)
+        return []
 
 
 def add(metric: Metric, labels: tuple[str, ...], value: float | Histogram) -> None:
