@@ -6,6 +6,7 @@ stories run it in the test's process.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -18,8 +19,10 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from jsonschema import Draft202012Validator
+from prometheus_client.parser import text_string_to_metric_families
 
 import headgate
 from headgate.cli import main
@@ -31,6 +34,7 @@ from tests.servers import free_port
 PATIENCE = scaled(30.0)  # seconds for an end: never waited for when all is well
 SCHEMAS = json.loads((Path(headgate.__file__).parent / "cli/schemas.json").read_text())
 VALIDATOR = Draft202012Validator(SCHEMAS)
+Series = dict[tuple[str, ...], float]
 COMMAND = [sys.executable, "-W", "error", "-m", "headgate"]
 
 
@@ -117,6 +121,25 @@ def exporting(store: str) -> Iterator[tuple[Started, str]]:
         yield started, address
     finally:
         started.end()
+
+
+def scrape(address: str) -> Series:
+    """Each series: its name and the values of its labels, in the order of their names."""
+    with urlopen(address, timeout=scaled(10)) as reply:
+        text = reply.read().decode()
+    return {
+        (
+            each.name.removeprefix("headgate_"),
+            *(value for _, value in sorted(each.labels.items())),
+        ): each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    }
+
+
+async def scraped(address: str) -> Series:
+    """The loop of the test goes on meanwhile."""
+    return await asyncio.to_thread(scrape, address)
 
 
 async def headgate_here(store: str, *words: str) -> Done:

@@ -12,40 +12,17 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Concurrency, Limiter, Semaphore
 from headgate.cli.exporter import TIMEOUT
 from headgate.stores.redis.protocol.index import NAMES
 from headgate.stores.redis.store import STATUSES
 from headgate.stores.registry import store_of
-from tests.cli.command import Done, exporting, headgate_done
+from tests.cli.command import Done, exporting, headgate_done, scrape, scraped
 from tests.faults.scene import enter
 from tests.index import refreshed
-from tests.machine import scaled
 from tests.servers import Server, dead_port
 from tests.world import waiting
-
-Series = dict[tuple[str, ...], float]
-
-
-def scrape(address: str) -> Series:
-    """Each series: its name and the values of its labels, in the order of their names."""
-    with urlopen(address, timeout=scaled(10)) as reply:
-        text = reply.read().decode()
-    return {
-        (
-            each.name.removeprefix("headgate_"),
-            *(value for _, value in sorted(each.labels.items())),
-        ): each.value
-        for family in text_string_to_metric_families(text)
-        for each in family.samples
-    }
-
-
-async def scraped(address: str) -> Series:
-    """The loop of the test goes on meanwhile."""
-    return await asyncio.to_thread(scrape, address)
 
 
 async def test_one_scrape_shows_all_names_of_the_fleet(own_server: Server) -> None:

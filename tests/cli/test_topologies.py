@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from headgate import Limiter
-from tests.cli.command import headgate_done
+from headgate.stores.registry import store_of
+from tests.cli.command import exporting, headgate_done, scraped
 from tests.clusters import Cluster
 from tests.index import refreshed
 from tests.sentinels import Sentinels
@@ -59,3 +60,7 @@ async def tour(name: str, url: str) -> None:
     top = (await asyncio.to_thread(headgate_done, url, "top", "--json")).object
     (found,) = [each for each in top["limiters"] if each["name"] == name]
     assert [limit["text"] for limit in found["limits"]] == ["20 in any hour"]
+    with exporting(url) as (_, address):
+        series = await scraped(address)
+    assert series["budget_limit", "window", name, "requests"] == 20
+    assert series["store_available", "raise", f"{store_of(url)}"] == 1
