@@ -21,6 +21,7 @@ from headgate.stores.registry import store_of
 from tests.cli.command import Done, exporting, headgate_done, scrape, scraped
 from tests.faults.scene import enter
 from tests.index import refreshed
+from tests.rights import USER
 from tests.servers import Server, dead_port
 from tests.world import waiting
 
@@ -98,6 +99,21 @@ async def test_a_store_that_goes_and_comes_back_is_seen_by_each_scrape(own_serve
     assert "has not answered within 1 s" in first
     assert second.endswith("answers again.")
     assert ended.code == 0
+
+
+async def test_a_store_that_refuses_calls_is_not_available(own_server: Server) -> None:
+    url = own_server.user_url
+    await Limiter("api", "10/hour", store=url).acquire()
+    await refreshed(url)
+    own_server.admin.execute_command("ACL", "SETUSER", USER, "-fcall")
+
+    with exporting(url) as (started, address):
+        found = await scraped(address)
+        started.signal(signal.SIGTERM)
+        ended = await asyncio.to_thread(started.done)
+
+    assert found == {("store_available", "raise", f"{store_of(url)}"): 0}
+    assert "has not shown 1 names: `headgate doctor` finds the fault." in ended.err
 
 
 async def test_thousands_of_names_are_asked_for_in_parts(own_server: Server) -> None:

@@ -78,7 +78,10 @@ class Reader:
             self._note(str(error))
         else:
             silent = sum(status is None for status in found.values())
-            self._note(f"{self._store} has not shown {silent:,} names in time." if silent else "")
+            why = (
+                f"{self._store} has not shown {silent:,} names: `headgate doctor` finds the fault."
+            )
+            self._note(why if silent else "")
             budgets = [
                 Budget(names_of(name)[0], "", status)
                 for name, status in found.items()
