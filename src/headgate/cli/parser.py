@@ -28,7 +28,8 @@ examples:
 
 exit codes:
   0 done; 1 a serious finding of doctor, or a change that was not confirmed; 64 usage;
-  66 an unknown name; 69 the store is away; 71 the lease was lost; 75 not now
+  66 an unknown name; 69 the store is away; 71 the lease was lost; 75 not now;
+  74 stdin or stdout cannot be used
   run: the exit code of the command, or 128 and the number of the signal that ended it
 """
 
