@@ -23,7 +23,7 @@ from tests.examples.test_docs import BESIDE, BLOCK, DOCUMENTS, PROGRAM, ROOT, SE
 from tests.machine import scaled_now
 from tests.servers import Server, free_port
 
-TELEMETRY = ROOT / "docs/telemetry.md"
+METRICS = [ROOT / name for name in ("README.md", "docs/telemetry.md", "docs/in-production.md")]
 TUTORIAL = ROOT / "docs/tutorial.md"
 PORT = "8429"  # of the tutorial's service
 RUN = re.compile(r"^    \$ python (.+)\n((?:    .+\n)*)", re.MULTILINE)
@@ -55,8 +55,8 @@ def test_a_zero_is_exact_and_other_numbers_are_not() -> None:
 
 
 def test_each_program_of_the_tutorial_is_run_and_no_other_page_has_one() -> None:
-    """But for docs/telemetry.md: tests/telemetry/test_prometheus.py runs those."""
-    pages = [path for path in DOCUMENTS if path.parent not in BESIDE and path != TELEMETRY]
+    """But for the pages about metrics: tests/telemetry/test_prometheus.py runs their programs."""
+    pages = [path for path in DOCUMENTS if path.parent not in BESIDE and path not in METRICS]
     assert [path for path in pages if programs(path)] == [TUTORIAL]
     run = dict.fromkeys(command[0] for command, _ in runs(TUTORIAL))
     assert list(programs(TUTORIAL)) == list(run)
