@@ -66,6 +66,8 @@ NOT_CALLERS = {
         "transport/topology",
     )
 }
+# The command and the page call limiters, as a user's program does. Their own tests end them.
+PROGRAMS = "cli/", "web/"
 PROTOCOLS = {
     "interfaces.py": [
         "Queue.enter_waiting",
@@ -78,6 +80,7 @@ PROTOCOLS = {
         "Lists.anames",
         "Lists.akeys",
         "Lists.alongest",
+        *("Lists.amembers", "Lists.aheads"),
     ],
     "permit.py": ["Issuer.arelease"],
     "stores/redis/queue.py": ["Store.flush"],
@@ -85,6 +88,19 @@ PROTOCOLS = {
 }
 OWN_TASKS = {  # that aflush starts with gather() or in other loops, or an exporter in the portal
     "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere", "answered"]
+}
+OPERATORS = {  # for the command and the page alone: they hold nothing
+    "stores/memory/listing.py": ["MemoryLists.amembers", "MemoryLists.aheads"],
+    "stores/redis/listing.py": ["RedisLists.amembers", "RedisLists.aheads"],
+    "stores/redis/members.py": ["read_heads"],
+    "stores/redis/diagnosis.py": [
+        *("diagnose", "findings_of", "name_findings", "dead_findings", "now_of"),
+    ],
+    "stores/redis/store.py": [
+        *("RedisStore.astatuses", "RedisStore.diagnose", "RedisStore.forget"),
+    ],
+    "stores/redis/transport/probes.py": ["probe"],
+    "stores/redis/transport/single_call.py": ["run_function", "run_now", "run_script"],
 }
 TESTING = {  # for tests: they ask no limiter for anything
     "testing/clock.py": ["ManualClock.aadvance", "_give_turns"],
@@ -103,7 +119,7 @@ LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its c
         "LiteLLMLimiter.async_log_failure_event",
     ],
 }
-EXCUSED = (PROTOCOLS, OWN_TASKS, TESTING, LITELLM)
+EXCUSED = (PROTOCOLS, OWN_TASKS, OPERATORS, TESTING, LITELLM)
 NOT_DRIVEN = [
     f"{module}: {name}" for where in EXCUSED for module, names in where.items() for name in names
 ]
@@ -246,7 +262,7 @@ def coroutines() -> dict[tuple[str, int], str]:
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         module = str(path.relative_to(SOURCE))
-        if module not in NOT_CALLERS:
+        if module not in NOT_CALLERS and not module.startswith(PROGRAMS):
             for code in codes_in(compile(path.read_text(), str(path), "exec")):
                 if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
                     found[code.co_filename, code.co_firstlineno] = f"{module}: {code.co_qualname}"
