@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -49,10 +49,17 @@ def counting() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def stores_of_the_test(redis_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def reading_of_the_test(redis_place: Place, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the stores of earlier tests: their servers are gone, and each reading would wait
-    for them.
+    for them. Ask for the status of no other test's names: a reading has a second for all.
     """
+    all_shown = reading.shown
+
+    def shown() -> Callable[[str], bool]:
+        is_shown = all_shown()
+        return lambda queue: name in queue and is_shown(queue)
+
+    monkeypatch.setattr(reading, "shown", shown)
     shared = store_of(redis_place.user_url)
     earlier = {id(store) for store in reading.redis_stores()} - {id(shared)}
     every = reading.redis_stores
