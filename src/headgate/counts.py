@@ -286,11 +286,16 @@ REASONS = (
 STORE_CALLS: dict[tuple[str, str, str], Histogram] = {}
 
 
-def note_call(store: object, server: object, lost: object, seconds: float) -> None:
+class Server(Protocol):
+    @property
+    def place(self) -> str: ...
+
+
+def note_call(store: object, server: Server, lost: object, seconds: float) -> None:
     """Time a call to a server, if telemetry is on. `lost`: its exception, or its reply."""
     if _on:
         error = type(lost).__name__ if isinstance(lost, BaseException) else ""
-        where = f"{store}", f"{server}", error
+        where = f"{store}", server.place, error
         (STORE_CALLS.get(where) or STORE_CALLS.setdefault(where, Histogram(CALLS))).add(seconds)
         if has_hooks():
             from headgate.events import StoreCalled

@@ -161,7 +161,7 @@ class FastPath:
         name = ("FCALL", fast.function) if self._topology.functions else ("EVALSHA", fast.digest)
         start = monotonic()
         reply = connection.exchange(pack((*name, *words)), timeout)
-        note_call(self._topology, server.place, reply, monotonic() - start)
+        note_call(self._topology, server, reply, monotonic() - start)
         # Only this path uses the script, so it gives the text to a server without functions.
         if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
             reply = connection.exchange(pack(("EVAL", fast.text, *words)), timeout)

@@ -18,7 +18,7 @@ from redis.exceptions import ReadOnlyError
 
 from headgate.counts import note_call
 from headgate.stores.redis.transport.availability import Availability
-from headgate.stores.redis.transport.failures import NotThereError, cannot
+from headgate.stores.redis.transport.failures import NotThereError
 from headgate.stores.redis.transport.lifecycle import Keeper, Lifecycle
 from headgate.stores.redis.transport.node import Call, Node, Sender
 from headgate.stores.redis.transport.portal import portal_loop
@@ -94,16 +94,6 @@ class Client:
         self._session_count += 1
         return f"{self.id}.{self._session_count}{SHARDED if self.topology.sharded else ''}"
 
-    def answered(self, call: Call, reply: Any, node: Node) -> None:
-        note_call(self.topology, node.endpoint.place, reply, self.loop.time() - call.sent)
-        try:
-            self.availability.note_reply(call, reply, node)
-            call.sender.answered(reply)
-        except Exception as senseless:
-            call.sender.failed(cannot(self.topology, senseless))
-            node.connection.cut(senseless)
-        self.lifecycle.wake_drain()
-
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
         """A connection is lost: its calls are sent by another one, if they may be retried."""
         self.nodes = {server: other for server, other in self.nodes.items() if other is not node}
@@ -111,7 +101,7 @@ class Client:
         with self.sending.putting_off(calls):
             while calls:
                 seconds = self.loop.time() - calls[0].sent
-                note_call(self.topology, node.endpoint.place, lost, seconds)
+                note_call(self.topology, node.endpoint, lost, seconds)
                 self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
                 del calls[0]
         self.subscriptions.lost(node.endpoint, replaced=isinstance(lost, DEMOTED))

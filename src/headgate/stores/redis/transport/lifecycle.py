@@ -16,6 +16,7 @@ from headgate.stores.redis.transport.portal import LIFECYCLE
 from headgate.stores.redis.transport.tasks import begun
 
 DRAIN_TIMEOUT = 1.0  # The seconds in which a loop that ends can send its releases.
+DRAIN_INTERVAL = 0.001  # The seconds between two looks whether they are confirmed.
 # The unconfirmed calls of one limiter: title, reason, count by method.
 Unsent = tuple[str, str, Counter[str]]
 
@@ -49,8 +50,6 @@ class Lifecycle:
         self._ending = threading.RLock()
         # The loop did not run when the client ended: its tasks never end by themselves.
         self.abandoned = False
-        # This future wakes `_drain` after each reply or failure.
-        self._drain_wakeup: asyncio.Future[None] | None = None
         work = self._run()
         # asyncio never enters the body of a task that it cancels before the first step. So the
         # first step happens here.
@@ -99,12 +98,7 @@ class Lifecycle:
     async def _drain(self) -> None:
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
-                while self._client.retry_backlog():
-                    self._drain_wakeup = self._client.loop.create_future()
-                    await self._drain_wakeup
+                while self._client.retry_backlog():  # noqa: ASYNC110 - no reply has to wake it
+                    await asyncio.sleep(DRAIN_INTERVAL)
         except TimeoutError:
             pass  # The leases expire by themselves.
-
-    def wake_drain(self) -> None:
-        if self._drain_wakeup is not None and not self._drain_wakeup.done():
-            self._drain_wakeup.set_result(None)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
 
+from headgate.counts import note_call
 from headgate.stores.redis.protocol.calls import Command
 from headgate.stores.redis.protocol.index import Refresh
 from headgate.stores.redis.protocol.script import library
@@ -25,6 +26,7 @@ from headgate.stores.redis.transport.endpoint import (
     said_by_sentinel,
 )
 from headgate.stores.redis.transport.eviction_check import Eviction
+from headgate.stores.redis.transport.failures import cannot
 
 if TYPE_CHECKING:
     import asyncio
@@ -119,6 +121,7 @@ class Retrying(Protocol):
 class Backoffs(Protocol):
     """The part of Availability that a node uses."""
 
+    def note_reply(self, call: Call, reply: Any, node: Node) -> None: ...
     def note_refusal(self, call: Call) -> None: ...
     def next_backoff(self, server: Endpoint | None) -> float: ...
 
@@ -143,7 +146,6 @@ class Router(Protocol):
     def reconnection(self) -> Retrying: ...
     @property
     def sending(self) -> Resending: ...
-    def answered(self, call: Call, reply: Any, node: Node) -> None: ...
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None: ...
     def leave(self, node: Node) -> None: ...
 
@@ -196,7 +198,7 @@ class Postponed:
         """Answer the calls that may not be retried any more with the server's refusal."""
         may_retry = self._client.reconnection.may_retry
         for call in self._take(lambda call: not may_retry(call)):
-            self._node.answer_with(call, self._refusal)
+            self._node.answer(call, ResponseError(self._refusal))
 
     def withdraw(self, sender: Sender) -> None:
         self.calls = deque(call for call in self.calls if call.sender is not sender)
@@ -329,7 +331,7 @@ class Node:
             if isinstance(reply, HiredisError):
                 self._refused(call, str(reply))
             else:
-                self.client.answered(call, reply, self)
+                self.answer(call, reply)
         except BaseException:  # of a signal handler
             if type(call) is Call:
                 self.client.sending.put_off(call.sender)
@@ -349,16 +351,24 @@ class Node:
             self._not_now(call, refusal)
         elif is_unknown("EVALSHA", refusal):
             self.send_command(
-                lambda role: self.answer_with(
-                    call, A_SENTINEL if said_by_sentinel(role) else refusal
+                lambda role: self.answer(
+                    call, ResponseError(A_SENTINEL if said_by_sentinel(role) else refusal)
                 ),
                 "ROLE",
             )
         else:
-            self.answer_with(call, refusal)
+            self.answer(call, ResponseError(refusal))
 
-    def answer_with(self, call: Call, refusal: str) -> None:
-        self.client.answered(call, ResponseError(refusal), self)
+    def answer(self, call: Call, reply: Any) -> None:
+        """Give the sender its reply, or the error with which its call has failed."""
+        topology = self.client.topology
+        note_call(topology, self.endpoint, reply, self.client.loop.time() - call.sent)
+        try:
+            self.client.availability.note_reply(call, reply, self)
+            call.sender.answered(reply)
+        except Exception as senseless:
+            call.sender.failed(cannot(topology, senseless))
+            self.connection.cut(senseless)
 
     def _not_now(self, call: Call, refusal: str) -> None:
         """The server cannot run the call now: retry later, here or elsewhere, or fail.
@@ -377,7 +387,7 @@ class Node:
         # Only a demoted server's call may leave again at once.
         again = call._replace(there=None, sent_on=call.sent_on and demoted)
         if not reconnection.may_retry(call):
-            self.answer_with(call, refusal)
+            self.answer(call, ResponseError(refusal))
         elif demoted:
             reconnection.add_unrouted(again)
         elif refusal.startswith(UNREADY):
@@ -409,7 +419,7 @@ class Node:
                 f"it is one of a Cluster, and {word} says that this name is at another: "
                 "begin its URL with redis+cluster://"
             )
-            self.answer_with(call, text)
+            self.answer(call, ResponseError(text))
             return
         # A redirect shows that the server answers, so the waiting calls leave, too.
         self.postponed.send_all()
@@ -430,7 +440,7 @@ class Node:
             self.client.sending.send_later(onward)
         else:
             text = f"TRYAGAIN its servers disagree about who has this name: {word} {slot}"
-            self.answer_with(onward, text)
+            self.answer(onward, ResponseError(text))
 
     def _load(self, call: Call) -> None:
         script = call.command.script

@@ -21,7 +21,6 @@ from headgate.stores.redis.transport.topology import Sentinel
 
 if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
-    from headgate.stores.redis.transport.lifecycle import Lifecycle
     from headgate.stores.redis.transport.node import Call, Node, Sender
     from headgate.stores.redis.transport.sending import Sending
     from headgate.stores.redis.transport.topology import Topology
@@ -42,8 +41,6 @@ class Connections(Protocol):
 
     @property
     def closed(self) -> bool: ...
-    @property
-    def lifecycle(self) -> Lifecycle: ...
     async def connect(self, server: Endpoint) -> None: ...
     def leave_unused(self) -> None: ...
 
@@ -97,7 +94,6 @@ class Reconnection:
             self._availability.note_failure(server)
         call.sender.met = False
         call.sender.failed(cannot(self._topology, lost))
-        self._client.lifecycle.wake_drain()
 
     # Retry deadlines ------------------------------------------------------------------------------
 
