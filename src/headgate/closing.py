@@ -11,10 +11,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 from weakref import WeakSet, ref
 
 from headgate.errors import LimiterClosedError
@@ -51,6 +51,7 @@ class Closing:
         "_cleanup_at",
         "_owners",
         "_refuses",
+        "begin",
         "closed",
         "end",
         "name",
@@ -61,8 +62,10 @@ class Closing:
         self.name = name
         self.closed = False
         self.waiting: set[Entry] = set()
-        # `end(entry)` takes an ended acquire off the list. It is a C function: where it is the
-        # first call of a `finally`, no signal handler runs before it.
+        # `begin(entry)` lists an acquire, and `end(entry)` takes an ended one off the list. Both
+        # are C functions: where `end` is the first call of a `finally`, no signal handler runs
+        # before it. Once waiters are refused, `begin` raises LimiterClosedError.
+        self.begin: Callable[[Entry], None] = self.waiting.add
         self.end = self.waiting.discard
         self._refuses = False
         self._owners: list[ref[Any]] = []
@@ -80,14 +83,6 @@ class Closing:
     def owners(self) -> list[Any]:
         """The limiter and its keys, those that are still in use."""
         return [owner for each in list(self._owners) if (owner := each()) is not None]
-
-    # For an acquire that waits --------------------------------------------------------------------
-
-    def begin(self, entry: Entry) -> None:
-        """List an acquire. Raises LimiterClosedError when waiters are refused already."""
-        self.waiting.add(entry)
-        if self._refuses:
-            raise closed(self.name)
 
     # For a close ----------------------------------------------------------------------------------
 
@@ -153,8 +148,12 @@ class Closing:
         self._refuses = self._refuses or refuse_waiters
         self._shut()
         if self._refuses:
+            self.begin = self._refuse
             for entry in list(self.waiting):
                 refuse(entry(), closed(self.name))
+
+    def _refuse(self, entry: Entry) -> NoReturn:
+        raise closed(self.name)
 
     def _shut(self) -> None:
         for owner in self.owners():

@@ -25,10 +25,9 @@ from headgate import Limiter
 from headgate.errors import HeadgateError, StoreError
 from headgate.internals import queue_of, store_of
 from headgate.limits import Limit
-from headgate.permit import Permit
+from headgate.permit import Issuer, Permit
 from headgate.stores import registry
 from headgate.stores.redis import permit_issuer, routing
-from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session import delivery, loop_session
 from headgate.stores.redis.session.acquires import PendingAcquire
@@ -544,7 +543,7 @@ class Fleet:
         """
         return inf if self.world.now < self._trouble_until + seconds * SECOND else self.slow()
 
-    def permitted(self, issuer: PermitIssuer, permit: Permit) -> None:
+    def permitted(self, issuer: Issuer, permit: Permit) -> None:
         """A caller has just got it."""
         here = self.world.here
         assert here is not None, "an acquire returns in its process"

@@ -56,6 +56,7 @@ def queue_in(store: RedisStore, queue: RedisQueue) -> RedisQueue:
     its = copy(queue)
     its._store, its._inside, its.limits = store, Inside(), copy(queue.limits)
     its.routing = Routing(its, store)
+    its.acquire = its.routing.acquire
     its.issuer = PermitIssuer(its.name, its.key, its.limits, its.routing, its.change)
     its.threads, former = Threads(its, store), queue.threads
     its.threads.no_fast_path, its.threads._warned = former.no_fast_path, former._warned

@@ -4,11 +4,10 @@ fleet before they act, or after.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from headgate.permit import Permit
-from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.session import Session
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees each caller that gets a permit, hands one over, or gives up."""
     issue, found_of, give_up, hand_over = (
-        PermitIssuer.issue,
+        LoopSession._issue,
         Threads.acquire_at_once,
         Traffic.give_up,
         LoopSession.hand_over,
@@ -46,15 +45,15 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
             fleet.handed(loop_session, permit, next_waiter)
         return handed
 
-    def _issue(issuer: PermitIssuer, *args: Any) -> Permit:
-        permit = issue(issuer, *args)
-        fleet.permitted(issuer, permit)
+    def _issue(loop_session: LoopSession, *args: Any) -> Permit:
+        permit = issue(loop_session, *args)
+        fleet.permitted(loop_session.queue.issuer, permit)
         return permit
 
     def _found(threads: Threads, *args: Any) -> Permit | None:
         permit = found_of(threads, *args)
         if permit is not None:
-            fleet.permitted(cast("PermitIssuer", threads._queue.issuer), permit)
+            fleet.permitted(threads._queue.issuer, permit)
         return permit
 
     seen = [
@@ -62,4 +61,4 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         (Traffic, "give_up", _give_up),
         (LoopSession, "hand_over", _hand_over),
     ]
-    return [*seen, (PermitIssuer, "issue", _issue), (Threads, "acquire_at_once", _found)]
+    return [*seen, (LoopSession, "_issue", _issue), (Threads, "acquire_at_once", _found)]

@@ -19,7 +19,7 @@ from headgate import (
     StoreError,
 )
 from headgate.stores.memory import acquires as memory_acquires
-from headgate.stores.redis import permit_issuer
+from headgate.stores.redis.session import loop_session
 from headgate.telemetry import reading
 from tests.servers import Server
 from tests.telemetry.conftest import acquires, outcomes
@@ -317,7 +317,7 @@ async def test_an_acquire_that_fails_after_its_grant_is_counted_once(
     def interrupted(*values: object) -> None:
         raise KeyboardInterrupt
 
-    place = memory_acquires if world.in_memory else permit_issuer
+    place = memory_acquires if world.in_memory else loop_session
     monkeypatch.setattr(place, "Permit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         await limiter.acquire(tokens=2)

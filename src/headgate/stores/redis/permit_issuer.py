@@ -1,16 +1,14 @@
-"""The permits of one name on Redis: made for grants, renewed, settled and given back."""
+"""The permits of one name on Redis: renewed, settled and given back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from headgate.counts import counts_of
-from headgate.permit import Permit
-from headgate.request import Request, cost_text
+from headgate.request import cost_text
 from headgate.stores.redis.protocol.operations import Cancel, Release, Settle
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.lost_leases import log_lost
@@ -21,12 +19,12 @@ if TYPE_CHECKING:
 
     from headgate.changes import Change
     from headgate.gate.compile import Declaration
-    from headgate.gate.gate import Grant, Units
+    from headgate.gate.gate import Units
+    from headgate.permit import Permit
     from headgate.stores.redis.fast_path import FastPath
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.operations import Caller
     from headgate.stores.redis.routing import Routing
-    from headgate.stores.redis.session.acquires import PendingAcquire
 
 
 class PermitIssuer:
@@ -47,17 +45,6 @@ class PermitIssuer:
     @property
     def declared(self) -> Declaration:
         return self.limits.declared
-
-    def issue(
-        self, session: LoopSession, request: Request, grant: Grant, pending: PendingAcquire
-    ) -> Permit:
-        waited = monotonic() - pending.start
-        permit = Permit(
-            self, request.units, grant, waited, pending.caller, pending.believed, session
-        )
-        if permit.held:
-            session.hold(permit, pending.lease)
-        return permit
 
     # The fast path --------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class RedisQueue:
         self.enter = self.enter_task = not_at_once  # only the server decides
         self._store = store
         self.routing = Routing(self, store)
+        self.acquire = self.routing.acquire
         self.issuer = PermitIssuer(name, self.key, self.limits, self.routing, self.change)
         self.threads = Threads(self, store)
         self._inside = Inside()
@@ -165,15 +166,11 @@ class RedisQueue:
 
     async def enter_waiting(self, request: Request) -> None:
         session = self.routing.session()
-        grant, pending = await session.acquire(request, enters=True)
-        if pending.permit is not None:
-            self._inside.entered(pending.permit, session.client.task)
-        elif pending.believed is None:  # a grant that holds nothing
-            self._inside.passed()
+        permit = await session.acquire(request, enters=True)
+        if permit.held:
+            self._inside.entered(permit, session.client.task)
         else:
-            self._inside.entered(
-                self.issuer.issue(session, request, grant, pending), session.client.task
-            )
+            self._inside.passed()
 
     def enter_sync(self, request: Request) -> None:
         permit = self.acquire_sync(request)
@@ -185,10 +182,6 @@ class RedisQueue:
         except BaseException:  # a signal handler raised: the block does not begin
             permit.release()
             raise
-
-    async def acquire(self, request: Request) -> Permit:
-        session = self.routing.session()
-        return self.issuer.issue(session, request, *await session.acquire(request))
 
     def acquire_sync(self, request: Request) -> Permit:
         permit = self.threads.acquire_at_once(request)

@@ -1,4 +1,4 @@
-"""The sessions of one queue, and the way of an operation to one of them.
+"""The sessions of one queue, and the way of an acquire or operation to one of them.
 
 Each event loop has a session of its own. A permit goes back through the loop that renews it, no
 matter which task or thread gives it back. The portal goes on for loops that have ended.
@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.errors import StoreError
 from headgate.keys import title
@@ -23,9 +23,10 @@ from headgate.stores.redis.transport.shutdown import report
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Coroutine, Hashable
 
     from headgate.permit import Permit
+    from headgate.request import Request
     from headgate.stores.redis.protocol.operations import Operation
 
 ENDED = "this process has closed its connections."
@@ -63,6 +64,9 @@ class Routing:
                 self._sessions.append(session)
         self.leave_closed()
         return session
+
+    def acquire(self, request: Request) -> Coroutine[Any, Any, Permit]:
+        return self.session().acquire(request)
 
     def visitor(self) -> Hashable:
         """The current task or thread. Mostly a client finds the task, without a system call."""

@@ -17,6 +17,7 @@ from weakref import ref
 from headgate.counts import counts_of, note_grant, note_refusal, reason_of
 from headgate.errors import StoreError
 from headgate.forks import fork_error
+from headgate.permit import Permit
 from headgate.request import Try
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.session import Session
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headgate.gate.gate import Grant
-    from headgate.permit import Permit
+    from headgate.permit import Issuer
     from headgate.request import Request
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.calls import Command
@@ -56,6 +57,8 @@ class Home(Protocol):
     def key(self) -> str: ...
     @property
     def limits(self) -> LimitSync: ...
+    @property
+    def issuer(self) -> Issuer: ...
     @property
     def routing(self) -> Router: ...
     def adopt(self, session: LoopSession) -> None: ...
@@ -89,11 +92,10 @@ class LoopSession:
 
     # Requests of the queue ------------------------------------------------------------------------
 
-    async def acquire(self, request: Request, enters: bool = False) -> tuple[Grant, PendingAcquire]:
-        """The grant of `request`, at its moment.
+    async def acquire(self, request: Request, enters: bool = False) -> Permit:
+        """The permit of `request`, at its moment.
 
-        A caller that `enters` never sees its permit. It may take over `pending.permit`, which
-        another caller left to it, instead of a grant of its own.
+        A caller that `enters` never sees its permit. So it may take over that of another caller.
         """
         loop, on_wait = self.client.loop, request.on_wait
         pending = LoopAcquire(request, loop.create_future(), enters, monotonic())
@@ -114,10 +116,15 @@ class LoopSession:
             )
             grant: Grant = await outcome
             self.machine.end(pending)
-            waited = monotonic() - pending.start if pending.queued else None
+            waited = monotonic() - pending.start
             noted = True
-            note_grant(counts_of(self.queue.name), self.queue.name, request, waited)
-            return grant, pending
+            note_grant(
+                counts_of(self.queue.name),
+                self.queue.name,
+                request,
+                waited if pending.queued else None,
+            )
+            return pending.permit or self._issue(pending, grant, waited)
         except BaseException as error:
             self.leave(pending)
             if not noted:
@@ -125,6 +132,20 @@ class LoopSession:
             raise
         finally:
             closing.end(entry)
+
+    def _issue(self, pending: PendingAcquire, grant: Grant, waited: float) -> Permit:
+        permit = Permit(
+            self.queue.issuer,
+            pending.request.units,
+            grant,
+            waited,
+            pending.caller,
+            pending.believed,
+            self,
+        )
+        if permit.held:
+            self.hold(permit, pending.lease)
+        return permit
 
     def ask(self, operation: Operation) -> Future[Any]:
         """A future for the answer to any other request."""
