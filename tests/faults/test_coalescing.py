@@ -14,7 +14,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
 from headgate.internals import queue_of
-from headgate.stores.redis.session import batching, polls
+from headgate.stores.redis.session import next_call, polls
 from headgate.stores.redis.transport.connection import Connection
 from headgate.stores.redis.transport.node import Node
 from tests.faults.scene import commands_of, elsewhere, enter, eventually
@@ -145,7 +145,7 @@ async def test_a_release_that_others_wait_for_leaves_at_once_after_a_ping(
     then the release has left before the turn is over. A PING goes before it in the same write,
     because the server answers that connection last (node.py, PING).
     """
-    monkeypatch.setattr(batching, "FAR", 1)
+    monkeypatch.setattr(next_call, "FAR", 1)
     monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     await (await enter(here)).arelease()

@@ -26,6 +26,7 @@ from headgate import (
 )
 from headgate.internals import queue_of
 from headgate.limits import Limit
+from headgate.stores.redis.protocol.calls import Command
 from headgate.stores.redis.session import next_call
 from tests.faults.haste import HOLD
 from tests.faults.proxy import Proxy
@@ -419,16 +420,16 @@ async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost
     """
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await soon(declare(limiter))
-    keys_of = next_call.keys_of
+    write_call = next_call.write_call
 
-    def meanwhile(*asked: Any) -> tuple[str, ...]:
+    def meanwhile(*asked: Any, **how: Any) -> Command:
         monkeypatch.undo()
         thread = threading.Thread(target=limiter.update, args=[TWO])
         thread.start()
         thread.join()
-        return keys_of(*asked)
+        return write_call(*asked, **how)
 
-    monkeypatch.setattr(next_call, "keys_of", meanwhile)
+    monkeypatch.setattr(next_call, "write_call", meanwhile)
     await soon(limiter.astatus())
 
     await until(lambda status: status.limits[0].capacity == 2, other)

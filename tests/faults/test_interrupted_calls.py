@@ -26,7 +26,7 @@ class Interrupt(Exception):
 
 
 STEPS = {
-    "made": (next_call, "write_requests"),
+    "made": (next_call, "write_call"),
     "packed": (node, "pack"),
     "written": (Connection, "send"),
     "kept for a connection": (Reconnection, "add_unrouted"),
@@ -42,9 +42,9 @@ def interrupt_next(monkeypatch: pytest.MonkeyPatch) -> Interrupting:
         owner, step = STEPS[where]
         real = getattr(owner, step)
 
-        def raising(*arguments: Any) -> Any:
+        def raising(*arguments: Any, **how: Any) -> Any:
             monkeypatch.setattr(owner, step, real)
-            real(*arguments)
+            real(*arguments, **how)
             raise Interrupt
 
         monkeypatch.setattr(owner, step, raising)

@@ -5,6 +5,7 @@ parser.
 from __future__ import annotations
 
 from asyncio import new_event_loop
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
@@ -12,15 +13,18 @@ import pytest
 from headgate.errors import StoreError
 from headgate.gate.compile import Declaration, rules_of
 from headgate.gate.gate import Grant
-from headgate.limits import Concurrency
+from headgate.limits import Concurrency, Limit, Window
 from headgate.permit import Permit
 from headgate.request import Request
 from headgate.stores.redis.protocol.calls import (
+    NOTIFIED,
+    WAITS,
     Command,
     keys_of,
-    keys_with,
     words_at_once,
-    write_requests,
+    write_acquires,
+    write_call,
+    write_operations,
 )
 from headgate.stores.redis.protocol.operations import (
     ASKED,
@@ -112,7 +116,7 @@ FACTS: dict[type[Operation], tuple[bool, bool, bool, int]] = {
 }
 
 
-def text(words: tuple[str, ...]) -> str:
+def text(words: Iterable[str]) -> str:
     """All words are texts, because hiredis crashes when a signal handler raises while it writes a
     number.
     """
@@ -141,7 +145,7 @@ def acquire(number: int, *, max_sleep: int | None = None, on_wait: Any = None) -
 def test_each_operation_is_written_as_the_wire_format_says(
     operation: Operation, words: str
 ) -> None:
-    assert text(write_requests([operation], [])) == words
+    assert text(write_operations([operation])) == words
 
 
 @pytest.mark.parametrize(("operation", "words"), WORDS, ids=[words for _, words in WORDS])
@@ -190,22 +194,20 @@ def test_a_release_must_be_delivered_even_if_its_caller_gets_the_error() -> None
 def test_only_equal_neighbouring_operations_are_written_as_one(
     operations: list[Operation], words: str
 ) -> None:
-    assert text(write_requests(operations, [])) == words
+    assert text(write_operations(operations)) == words
 
 
 def test_acquires_that_ask_for_the_same_are_written_as_one() -> None:
     alike = [acquire(5), acquire(6), acquire(8), acquire(9, max_sleep=0)]
     with_callback = acquire(10, max_sleep=0, on_wait=print)
-    assert text(write_requests([release(1)], [*alike, with_callback])) == (
-        "release s.1 1 1 - acquire 5 2 -1 -1 - acquire 8 1 -1 -1 - acquire 9 1 0 -1 - "
-        "acquire 10 1 0 -1 -"
+    assert text(write_acquires([*alike, with_callback])) == (
+        "acquire 5 2 -1 -1 - acquire 8 1 -1 -1 - acquire 9 1 0 -1 - acquire 10 1 0 -1 -"
     )
 
 
-def whole(waits: bool, notified: bool) -> Command:
-    keys = keys_of("headgate:{n}", SLOTS)
-    at = keys, "slots permits 1 30000000", "s.1", 4, DECLARED, "3 ok 77"
-    return Command(library().whole, *at, waits, notified, ("status", "-"))
+def whole(flags: int) -> Command:
+    at = "headgate:{n}", SLOTS, DECLARED, "s.1", 4, "3 ok 77"
+    return write_call(*at, flags, [release(1)], [acquire(2)])
 
 
 @pytest.mark.parametrize(
@@ -217,19 +219,26 @@ def test_a_whole_call_is_written_as_the_wire_format_says(
     """Another server does not notify the session, so a call that moves to it makes no such
     claim.
     """
-    call = whole(bool(waits), bool(notified))
-    beginning = "2 headgate:{n} headgate:{n}:who slots permits 1 30000000 s.1 4 1 3 ok 77"
-    assert text(call.words) == f"{beginning} {flags} 50000 status -"
-    assert text(call._replace(notified=False).words) == f"{beginning} {waits} 50000 status -"
+    call = whole(WAITS * waits + NOTIFIED * notified)
+    keys = "3 headgate:{n} headgate:{n}:who headgate:{n}:log"
+    beginning = f"{keys} slots permits 1 30000000 s.1 4 1 3 ok 77"
+    requests = "release s.1 1 1 - acquire 2 1 -1 -1 -"
+    assert call.script == library().whole
+    assert text(call.words) == f"{beginning} {flags} 50000 {requests}"
+    assert text(call.unnotified().words) == f"{beginning} {waits} 50000 {requests}"
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_the_fast_path_writes_the_words_of_a_command(log: bool) -> None:
-    keys = keys_with("headgate:{n}", log)
-    at = keys, "slots permits 1 30000000", "s.0", 4, KNOWN, "0", False, False
-    acquire_one = "acquire", "4", "1", "-1", "-1", "tokens=7"
-    written = words_at_once(keys, "slots permits 1 30000000", "s.0", "4", "tokens=7")
-    assert written == Command(library().fast, *at, acquire_one).words
+def test_a_call_without_acquires_runs_even_if_the_server_is_out_of_memory() -> None:
+    at = "headgate:{n}", SLOTS, KNOWN, "s.1", 4, "0", 0
+    assert write_call(*at, [release(1)], []).script == library().back
+
+
+@pytest.mark.parametrize("limit", [Concurrency(1), Window(1, per=1)], ids=["no log", "a log"])
+def test_the_fast_path_writes_the_words_of_a_call(limit: Limit) -> None:
+    declared, lone = Declaration(rules_of([limit])), acquire(4)
+    keys = keys_of("headgate:{n}", declared)
+    call = write_call("headgate:{n}", declared, KNOWN, "s.0", 4, "0", 0, [], [lone])
+    assert words_at_once(keys, declared.program, "s.0", "4", lone.request.text) == call.words
 
 
 REPLIES: list[tuple[str, Any]] = [

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headgate.stores.redis.protocol.operations import KNOWN, GivingBack, Operation
+from headgate.stores.redis.protocol.script import library
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 
 # Microseconds. The script reserves no moment further ahead.
 RESERVE_AHEAD = 50_000
-# `Command.words` from `how` to the verb, for one acquire of a session without waiters.
+# The words of a call from `how` to the verb, for one acquire of a session without waiters.
 AT_ONCE = str(KNOWN), "0", "0", str(RESERVE_AHEAD), "acquire"
+# The flags of a call: its session has waiters, and its server notifies the session. They stand so
+# many words behind the keys.
+WAITS, NOTIFIED, FLAGS = 1, 2, 6
 
 
 class Acquire(Protocol):
@@ -37,27 +41,47 @@ class Command(NamedTuple):
     session_id: str
     number: int
     how: int  # the statement about the limits: KNOWN to OFFERED
-    received: str  # the beginning of the last reply received, or "0"
-    waits: bool
-    notified: bool  # by this server
-    requests: tuple[str, ...]
+    words: tuple[str, ...]
     # It may grant permits to other sessions. Their notifications should leave before the reply: see
     # `Node._ping_first`.
-    for_others: bool = False
+    for_others: bool
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        return (
-            *(str(len(self.keys)), *self.keys, self.program, self.session_id, str(self.number)),
-            *(str(self.how), self.received, str(self.waits + 2 * self.notified)),
-            *(str(RESERVE_AHEAD), *self.requests),
-        )
+    def unnotified(self) -> Command:
+        """The same call to another server, which does not notify its session."""
+        at = len(self.keys) + FLAGS
+        flags = str(int(self.words[at]) & WAITS)
+        return self._replace(words=(*self.words[:at], flags, *self.words[at + 1 :]))
+
+
+def write_call(
+    key: str,
+    declared: Declaration,
+    how: int,
+    session_id: str,
+    number: int,
+    received: str,
+    flags: int,
+    operations: Sequence[Operation],
+    acquires: Sequence[Acquire],
+    *,
+    for_others: bool = False,
+) -> Command:
+    """`received`: the beginning of the last reply received, or "0"."""
+    keys, program = keys_of(key, declared, how), declared.program
+    words = (
+        *(str(len(keys)), *keys, program, session_id, str(number)),
+        *(str(how), received, str(flags), str(RESERVE_AHEAD)),
+        *write_operations(operations),
+        *write_acquires(acquires),
+    )
+    script = library().whole if acquires else library().back
+    return Command(script, keys, program, session_id, number, how, words, for_others)
 
 
 def words_at_once(
     keys: tuple[str, ...], program: str, session_id: str, number: str, asked: str
 ) -> tuple[str, ...]:
-    """For the hot path: the `Command.words` of an acquire and its call, with one `number`."""
+    """For the hot path: the words of a call with one acquire. Both have the same `number`."""
     return (
         *(str(len(keys)), *keys, program, session_id, number, *AT_ONCE),
         *(number, "1", "-1", "-1", asked),
@@ -72,11 +96,6 @@ def keys_of(key: str, declared: Declaration, how: int = KNOWN) -> tuple[str, ...
 @lru_cache(maxsize=1024)
 def keys_with(key: str, log: bool) -> tuple[str, ...]:
     return (key, f"{key}:who", f"{key}:log") if log else (key, f"{key}:who")
-
-
-def write_requests(operations: Sequence[Operation], acquires: Sequence[Acquire]) -> tuple[str, ...]:
-    words = write_acquires(acquires)
-    return (*write_operations(operations), *words) if operations else tuple(words)
 
 
 def write_operations(operations: Sequence[Operation]) -> list[str]:

@@ -37,9 +37,7 @@ class Refresh(NamedTuple):
 
     key: str
     members: tuple[str, ...]
-    # As in `Command`: it grants nothing, and no session is notified of it.
-    notified: bool = False
-    for_others: bool = False
+    for_others: bool = False  # as in `Command`: it grants nothing
 
     @property
     def script(self) -> Script:
@@ -52,6 +50,9 @@ class Refresh(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         return ("1", self.key, str(LIFETIME), *self.members)
+
+    def unnotified(self) -> Refresh:
+        return self
 
 
 def write_names(names: list[str]) -> list[Refresh]:

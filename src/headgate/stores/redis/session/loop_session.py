@@ -287,7 +287,7 @@ class LoopSession:
         elif self.traffic.state is SCHEDULED:
             self._client_knows = True
             try:
-                if self.machine.batching.leaves_at_once(self.traffic):
+                if self.machine.next_call.leaves_at_once():
                     self.client.sending.at_once(self)
                 else:
                     self.client.sending.ready(self)

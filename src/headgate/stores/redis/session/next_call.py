@@ -1,23 +1,28 @@
-"""The next call of a session: its requests, and how it names the limits and the last reply."""
+"""The next call of a session: when it leaves, its requests, and how it names the limits and the
+last reply.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headgate.stores.redis.protocol.calls import Command, keys_of, write_requests
+from headgate.stores.redis.protocol.calls import NOTIFIED, WAITS, write_call
 from headgate.stores.redis.protocol.operations import KNOWN, Leave
-from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.session.traffic import IN_FLIGHT, Sent
+from headgate.stores.redis.session.traffic import IN_FLIGHT, MOST, Sent
 
 if TYPE_CHECKING:
     from headgate.stores.redis.limit_sync import LimitSync
+    from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.protocol.operations import Operation
     from headgate.stores.redis.session.acquires import PendingAcquire
-    from headgate.stores.redis.session.batching import Batching
+    from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.local_handoff import LocalHandoff
     from headgate.stores.redis.session.numbering import Numbering
     from headgate.stores.redis.session.recovery import Recovery
     from headgate.stores.redis.session.traffic import Traffic
+
+FAR = 50  # from this position on, one round trip more or less makes no difference to a waiter
+KEEP = 30.0  # seconds after which the script may have forgotten the last reply to a silent session
 
 
 class NextCall:
@@ -27,7 +32,7 @@ class NextCall:
         limits: LimitSync,
         numbering: Numbering,
         traffic: Traffic,
-        batching: Batching,
+        last_reply: LastReply,
         recovery: Recovery,
         handoff: LocalHandoff,
     ) -> None:
@@ -35,9 +40,42 @@ class NextCall:
         self._limits = limits
         self._numbering = numbering
         self._traffic = traffic
-        self._batching = batching
+        self._last_reply = last_reply
         self._recovery = recovery
         self._handoff = handoff
+        self.uncontended = False  # the last acquires passed at once, and no caller waits
+        self.one_request = False  # in the last call
+        self._one_operation = False  # in the last call with operations
+        self._far_from_head = False  # the last acquires that had to wait
+
+    # When it leaves -------------------------------------------------------------------------------
+
+    def leaves_at_once(self) -> bool:
+        """Whether the next call does not wait for the end of the loop's turn.
+
+        This is a guess from the last calls. The caller of a release may ask again in the same turn,
+        and both travel in one call. The wait is not worth it if callers pass at once, or if they
+        wait far from the head.
+        """
+        traffic = self._traffic
+        if traffic.operations and traffic.operations[-1].leads_release:
+            return False
+        if traffic.acquires:
+            return self.one_request
+        return (self.one_request and self.uncontended) or (
+            self._one_operation and self._far_from_head
+        )
+
+    def note_acquires(self, sent: Sent, at_once: bool, ahead: int) -> None:
+        """All acquires of a call were granted `at_once`, or the first is behind `ahead` others."""
+        if sent.acquires:
+            self._far_from_head = ahead >= FAR
+        # Only a reply to acquires, or the session's own waiters, show whether callers have to wait.
+        waits = bool(self._traffic.waiting or self._traffic.reserved.queue)
+        if waits or sent.acquires:
+            self.uncontended = at_once and not waits
+
+    # Its words ------------------------------------------------------------------------------------
 
     def make(self, notified: bool, now: float) -> Command:
         """The next call, or the same call again if it was not answered.
@@ -52,14 +90,17 @@ class NextCall:
         return sent.command
 
     def _make_new(self, notified: bool, now: float) -> Sent:
-        traffic, numbering = self._traffic, self._numbering
-        numbering.call += 1
-        acquires, operations = (
-            ([], [Leave(numbering.session_id)]) if traffic.leaving else traffic.load()
-        )
+        traffic = self._traffic
+        if traffic.leaving:
+            return self._compose([], [Leave(self._numbering.session_id)], notified, now)
+        acquires, traffic.acquires = traffic.acquires, []
+        operations, traffic.operations = traffic.operations, []
         try:
+            wanted = [pending for pending in acquires if not pending.future.done()]
+            acquires, traffic.acquires[:0] = wanted[:MOST], wanted[MOST:]
+            operations, traffic.operations[:0] = operations[:MOST], operations[MOST:]
             return self._compose(acquires, operations, notified, now)
-        except BaseException:
+        except BaseException:  # perhaps of a signal handler
             traffic.put_back(acquires, operations)
             raise
 
@@ -71,7 +112,7 @@ class NextCall:
         now: float,
     ) -> Sent:
         numbering, waiting = self._numbering, self._traffic.waiting
-        waits, uncontended = bool(waiting), self._batching.uncontended
+        waits, uncontended = bool(waiting), self.uncontended
         declared, how = self._limits.limits_for_call(bool(acquires or waits), operations)
         alone = (
             uncontended
@@ -79,21 +120,35 @@ class NextCall:
             and how == KNOWN
             and not (operations or waits or self._recovery.doubts)
         )
-        command = Command(
-            library().whole if acquires else library().back,
-            keys_of(self._key, declared, how),
-            declared.program,
+        numbering.call += 1
+        command = write_call(
+            self._key,
+            declared,
+            how,
             numbering.session_id,
             numbering.call,
-            how,
-            self._recovery.take_last_reply(waits, now),
-            waits,
-            notified,
-            write_requests(operations, acquires),
-            bool(operations) and not uncontended,
+            self._received(waits, now),
+            WAITS * waits + NOTIFIED * notified,
+            operations,
+            acquires,
+            for_others=bool(operations) and not uncontended,
         )
-        ahead, outbox_grants = self._handoff.count_ahead(), self._handoff.outbox_grants
+        self.one_request = len(acquires) + len(operations) == 1
+        if operations:
+            self._one_operation = len(operations) == 1
+        ahead = self._handoff.count_ahead() if waits else 0
         for pending in acquires:
             pending.session_id, pending.last = numbering.session_id, acquires[-1].number
-            self._traffic.waiting[pending.number] = pending
+            waiting[pending.number] = pending
+        outbox_grants = self._handoff.outbox_grants
         return Sent(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
+
+    def _received(self, waits: bool, now: float) -> str:
+        """The beginning of the last reply received, which the server compares with its record.
+
+        "0": there was none, or the server may have forgotten it.
+        """
+        last, recovery = self._last_reply, self._recovery
+        tells = waits or recovery.doubts or now - last.asked_at < KEEP
+        recovery.doubts = False
+        return f"{last.number} ok {last.server}" if last.number and tells else "0"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # The script keeps the places of a silent session for 7.5 to 10 s after its last call (prelude.lua).
 WAITER = 10.0
-KEEP = 30.0  # seconds after which the script may have forgotten the last reply to a silent session
 
 
 class Recovery:
@@ -48,16 +47,6 @@ class Recovery:
         if now - self._last_reply.asked_at < self._lasting():
             self.doubts = True
             self._traffic.schedule()
-
-    def take_last_reply(self, waits: bool, now: float) -> str:
-        """The beginning of the last reply received, which the server compares with its record.
-
-        "0": there was none, or the server may have forgotten it. Clears `doubts`.
-        """
-        last = self._last_reply
-        tells = waits or self.doubts or now - last.asked_at < KEEP
-        self.doubts = False
-        return f"{last.number} ok {last.server}" if last.number and tells else "0"
 
     def _lasting(self) -> float:
         """Seconds after a call for which the server may hold something for us."""

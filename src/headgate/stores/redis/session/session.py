@@ -34,7 +34,6 @@ from headgate.stores.redis.protocol.replies import (
     parse_reply,
 )
 from headgate.stores.redis.session.acquires import PendingAcquire, settle
-from headgate.stores.redis.session.batching import Batching
 from headgate.stores.redis.session.deadlines import Deadlines
 from headgate.stores.redis.session.grants import Grants
 from headgate.stores.redis.session.last_reply import LastReply
@@ -68,7 +67,6 @@ class Session:
         self.numbering = numbering = Numbering(new_id)
         self.traffic = traffic = Traffic()
         self.last_reply = last = LastReply()
-        self.batching = Batching()
         self.deadlines = deadlines = Deadlines(traffic, limits, place)
         self.polls = Polls(traffic, last)
         self.renewal = renewal = LeaseRenewal(limits, traffic, last)
@@ -77,7 +75,7 @@ class Session:
         self._grants = Grants(limits, numbering, traffic, last, renewal, handoff, deadlines)
         # Notifications that arrived before the reply to an earlier call. They are read after it.
         self._out_of_order: list[Notification] = []
-        self.next_call = NextCall(key, limits, numbering, traffic, self.batching, recovery, handoff)
+        self.next_call = NextCall(key, limits, numbering, traffic, last, recovery, handoff)
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -111,7 +109,9 @@ class Session:
             self._on_refusal(f"{reply}", reply, has_begun(reply), now)
             return
         traffic = self.traffic
-        sent = traffic.begin_reading()
+        sent, traffic.sent = traffic.sent, None
+        assert sent is not None, "a reply answers a call"
+        traffic.state, traffic.again = READING, False
         try:
             self._act_on(sent, self._parse(reply, sent), now)
         except Exception as senseless:
@@ -147,12 +147,12 @@ class Session:
         return parse_reply(reply, command.session_id, command.number, command.program)
 
     def _act_on(self, sent: Sent, reply: Reply, now: float) -> None:
-        self.batching.note_answered(sent, isinstance(reply, (Done, GrantedAtOnce)))
         if isinstance(reply, GrantedAtOnce):
             self._accept_grant(sent, reply, now)
         elif isinstance(reply, Done):
             self._accept(sent, reply, now)
         elif isinstance(reply, Unknown):
+            self.next_call.one_request = False
             for operation in sent.operations:
                 self._on_answer(operation, UNKNOWN, now)
         else:
@@ -190,7 +190,7 @@ class Session:
         claims = self._grants.apply_outbox(reply.outbox, reply.now, now)
         unclaimed = self.recovery.unclaimed(claims, reply.now)
         self.handoff.note_queued(sent, ahead)
-        self.batching.note_acquires(traffic, sent, at_once, ahead or 0)
+        self.next_call.note_acquires(sent, at_once, ahead or 0)
         traffic.forget_abandoned()
         self.polls.schedule(reply.head, now)
         if unclaimed:
@@ -245,7 +245,7 @@ class Session:
         traffic = self.traffic
         sent = traffic.stop()
         self._out_of_order = []  # the next reply repeats what these notifications said
-        self.batching.uncontended = False
+        self.next_call.uncontended = False
         operations, traffic.operations = traffic.operations, []
         # Operations that a finalizer has noted meanwhile come behind.
         traffic.operations[:0] = keep_owed(self.limits.name, operations, error, now)
@@ -302,7 +302,7 @@ class Session:
 
         The server does not know the session, or names other limits.
         """
-        self.batching.uncontended = False
+        self.next_call.uncontended = self.next_call.one_request = False
         traffic, acquires = self.traffic, sent.acquires
         if isinstance(reply, Overruled):
             self._learn(sent, reply.wait, self.limits.read(reply.program), now)

@@ -79,12 +79,6 @@ class Traffic:
         if self.waiting:
             self.schedule()
 
-    def begin_reading(self) -> Sent:
-        sent, self.sent = self.sent, None
-        assert sent is not None, "a reply answers a call"
-        self.state, self.again = READING, False
-        return sent
-
     def stop(self) -> Sent | None:
         """Wait for no reply any more. Return the call without a reply, which must be repeated."""
         sent, self.sent = self.sent or self.to_repeat, None
@@ -100,18 +94,6 @@ class Traffic:
     def idle(self) -> bool:
         pending = self.acquires or self.sent or self.waiting or self.reserved.queue
         return not (pending or self.owes or self.state is SCHEDULED)
-
-    def load(self) -> tuple[list[PendingAcquire], list[Operation]]:
-        acquires, self.acquires = self.acquires, []
-        operations, self.operations = self.operations, []
-        try:
-            wanted = [pending for pending in acquires if not pending.future.done()]
-        except BaseException:  # of a signal handler
-            self.put_back(acquires, operations)
-            raise
-        self.acquires[:0] = wanted[MOST:]
-        self.operations[:0] = operations[MOST:]
-        return wanted[:MOST], operations[:MOST]
 
     def put_back(
         self, acquires: list[PendingAcquire], operations: Sequence[Operation] = ()

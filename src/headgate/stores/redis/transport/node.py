@@ -427,7 +427,7 @@ class Node:
             self.client.topology.moved(int(slot), server)
             call.sender.node = None
         onward = call._replace(
-            command=call.command._replace(notified=False),
+            command=call.command.unnotified(),
             there=server if word == "ASK" else None,
             sent_on=True,
         )

@@ -64,7 +64,7 @@ class Reconnection:
     def add_unrouted(self, call: Call) -> None:
         server = call.server(self._topology)
         # The next connection may lead to another server, which does not notify this session.
-        call = call._replace(command=call.command._replace(notified=False))
+        call = call._replace(command=call.command.unnotified())
         self.unrouted.setdefault(server, []).append(call)
         self.watch_deadline(call)
         self._seek_soon(server)
