@@ -22,7 +22,7 @@ from redis import Redis
 import headgate
 from headgate import Concurrency, LeaseLostError, Limiter, Rate, log_writer
 from headgate.internals import queue_of
-from headgate.stores.redis.session.lease_renewal import LeaseRenewal
+from headgate.stores.redis.session.grants import Grants
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Puppet, Slack, elsewhere, eventually, keys_of
 from tests.machine import Stalls, scaled
@@ -392,7 +392,7 @@ async def test_a_holder_that_learns_late_of_its_grant_renews_at_once(
     """S2, S7: given a notification that came when most of the lease was over, then the holder
     renews at once. In a third of the lease it would be too late.
     """
-    monkeypatch.setattr(LeaseRenewal, "believed", lambda its, *told: monotonic() + 0.2 * LEASE)
+    monkeypatch.setattr(Grants, "_believed", lambda its, *told: monotonic() + 0.2 * LEASE)
     permit = await elsewhere(name, ONE, url=redis_url).acquire()
     rest = permit.believed
 

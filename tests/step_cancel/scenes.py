@@ -247,9 +247,10 @@ def planned() -> Counter[str]:
 
 def moments_of(session: Session) -> list[str]:
     """The moments that the callers of a session wait for."""
+    asleep = session.traffic.reserved.queue
     moments = {
         "the next poll": session.polls.moment,
-        "the moment of a grant": session.traffic.reserved.moment,
+        "the moment of a grant": asleep[0][0] if asleep else inf,
         "the end of a wait": session.deadlines.moment,
     }
     return [name for name, moment in moments.items() if moment < inf]

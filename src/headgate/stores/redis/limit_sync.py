@@ -33,7 +33,8 @@ class LimitSync:
         self._history = Declarations()
         self._turned_down: Declaration | None = None  # ours, which another process has replaced
         self._until = 0.0  # the moment from which they may be declared again
-        self._may_return = False  # True: without an acquire, too, as no update holds
+        # The same moment, if they return without an acquire, too. Infinity: an update holds.
+        self.moment = inf
 
     @property
     def has_limits(self) -> bool:
@@ -49,7 +50,8 @@ class LimitSync:
         if self._may_declare(declared):
             self._history.declare(declared.program)
             if self.declared is before:  # and no signal handler has updated them meanwhile
-                self._turned_down, self.declared, self.declares = None, declared, DECLARED
+                self._turned_down, self.moment = None, inf
+                self.declared, self.declares = declared, DECLARED
 
     def foresee(self, declared: Declaration) -> Declaration:
         return declared if self._may_declare(declared) else self.declared
@@ -85,7 +87,7 @@ class LimitSync:
         try:
             return read_program(program)
         except ValueError:
-            self._turned_down = None
+            self._turned_down, self.moment = None, inf
             if self.declares == KNOWN:
                 self.declares = DECLARED
             raise
@@ -106,26 +108,18 @@ class LimitSync:
         if self.declares != DECLARED or ours.program != program:
             return False  # ours changed meanwhile
         self.declared, self.declares, self._turned_down = holds, KNOWN, ours
-        self._until, self._may_return = until, wait >= 0
+        self._until, self.moment = until, until if wait >= 0 else inf
         # An update overrules declarations in code on purpose, so nothing is logged.
         if wait >= 0:
             warn_of_processes(self.name, program, holds.program)
         return True
 
-    @property
-    def moment(self) -> float:
-        return self._until if self._turned_down is not None and self._may_return else inf
-
     def declare_if_due(self, now: float) -> None:
         ours = self._turned_down
         # Others may be declared meanwhile, so the last check makes no call.
-        if (
-            ours is not None
-            and self._may_return
-            and now >= self._until
-            and self._turned_down is ours
-        ):
-            self._turned_down, self.declared, self.declares = None, ours, DECLARED
+        if ours is not None and now >= self.moment and self._turned_down is ours:
+            self._turned_down, self.moment = None, inf
+            self.declared, self.declares = ours, DECLARED
 
     def accept(self, declared: Declaration, known: bool) -> None:
         """Go by these limits, if no acquire has declared any. `known`: the store has them."""
@@ -142,7 +136,8 @@ class LimitSync:
         history.update(program)
         # `history.update` set this, but another thread may have updated the limits since.
         history.overruling = program
-        self._turned_down, self.declared, self.declares = None, declared, UPDATED
+        self._turned_down, self.moment = None, inf
+        self.declared, self.declares = declared, UPDATED
         return self._history.last
 
 

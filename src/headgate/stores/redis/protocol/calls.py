@@ -71,7 +71,7 @@ def write_call(
     words = (
         *(str(len(keys)), *keys, program, session_id, str(number)),
         *(str(how), received, str(flags), str(RESERVE_AHEAD)),
-        *write_operations(operations),
+        *(write_operations(operations) if operations else ()),
         *write_acquires(acquires),
     )
     script = library().whole if acquires else library().back

@@ -100,7 +100,7 @@ class Unknown(NamedTuple):
     """Nothing was done: no process has declared limits of the name."""
 
 
-Reply = Done | GrantedAtOnce | Overruled | Lapsed | Unknown
+Reply = Done | Overruled | Lapsed | Unknown
 UNKNOWN = Answer("unknown", 0, 0)  # to each operation, after `Unknown`
 
 

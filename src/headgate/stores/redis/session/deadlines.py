@@ -28,7 +28,8 @@ class Deadlines:
         self._traffic = traffic
         self._limits = limits
         self._place = place  # the store, as errors name it
-        self._answer_by = inf  # the first moment at which a caller fails
+        # The first moment at which a caller without an answer fails.
+        self.answer_by = inf
         self._deadlines: list[Deadline] = []  # a heap
         self._ended = 0  # how many of them are of ended callers
         self.moment = inf  # of the next end
@@ -36,7 +37,7 @@ class Deadlines:
     def begin(self, pending: PendingAcquire, max_sleep: float, now: float) -> None:
         """Limit the wait for a first answer. `max_sleep=0` does not forbid a slow reply."""
         pending.answer_by = now + (max_sleep or REPLY_TIMEOUT)
-        self._answer_by = min(self._answer_by, pending.answer_by)
+        self.answer_by = min(self.answer_by, pending.answer_by)
         self.moment = min(self.moment, pending.answer_by)
 
     def limit_wait(self, pending: PendingAcquire) -> None:
@@ -63,15 +64,14 @@ class Deadlines:
             heappop(self._deadlines)
             self._ended -= 1
         first = self._deadlines[0].moment if self._deadlines else inf
-        self.moment = min(self._answer_by, first)
+        self.moment = min(self.answer_by, first)
 
     def all_answered(self) -> None:
-        if self._answer_by < inf:
-            self._answer_by = inf
-            self._plan()
+        self.answer_by = inf
+        self._plan()
 
     def clear(self) -> None:
-        self._answer_by, self._deadlines, self._ended, self.moment = inf, [], 0, inf
+        self.answer_by, self._deadlines, self._ended, self.moment = inf, [], 0, inf
 
     def end_waits(self, now: float) -> None:
         """Fail the callers that have waited for as long as they may."""
@@ -96,9 +96,9 @@ class Deadlines:
 
         Otherwise they wait on until then.
         """
-        if now < self._answer_by:
+        if now < self.answer_by:
             return []
-        over, self._answer_by = [], inf
+        over, self.answer_by = [], inf
         for pending in self._traffic.without_first_answer():
             if pending.t or pending.future.done():
                 continue
@@ -108,6 +108,6 @@ class Deadlines:
                     over.append(pending)
                     continue
                 pending.answer_by = now + SILENCE - silent
-            self._answer_by = min(self._answer_by, pending.answer_by)
+            self.answer_by = min(self.answer_by, pending.answer_by)
         self._plan()
         return over

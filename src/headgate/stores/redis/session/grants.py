@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, cast
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.stores.change_events import note_fleet_pause
-from headgate.stores.redis.protocol.operations import Rejoin
+from headgate.stores.redis.protocol.operations import DECLARED, UPDATED, Rejoin
 from headgate.stores.redis.protocol.replies import Answer
 from headgate.stores.refusals import never, queue_full, too_long
 
 if TYPE_CHECKING:
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.operations import Outcome
-    from headgate.stores.redis.protocol.replies import Outbox
+    from headgate.stores.redis.protocol.replies import GrantedAtOnce, Outbox
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.deadlines import Deadlines
     from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
     from headgate.stores.redis.session.local_handoff import LocalHandoff
     from headgate.stores.redis.session.numbering import Numbering
-    from headgate.stores.redis.session.traffic import Traffic
+    from headgate.stores.redis.session.traffic import Sent, Traffic
 
 
 class Grants:
@@ -44,6 +44,20 @@ class Grants:
         self._renewal = renewal
         self._handoff = handoff
         self._deadlines = deadlines
+
+    def accept_at_once(self, sent: Sent, reply: GrantedAtOnce, now: float) -> None:
+        """The only acquire of a call is granted. If its caller has left, its grant goes back."""
+        self.note_reply(sent, reply.now)
+        pending = sent.acquires[0]
+        if self._traffic.waiting.pop(pending.number, None) or pending.future.done():
+            self.apply_grant(pending, reply.grant, sent.lease, reply.now, now)
+
+    def note_reply(self, sent: Sent, server_now: int) -> None:
+        last, command = self._last_reply, sent.command
+        if command.how in (DECLARED, UPDATED) or command.program != last.program:
+            self._handoff.note_limits(server_now)
+        last.number, last.program, last.server = command.number, command.program, server_now
+        last.asked_at, last.lease = sent.at, sent.lease
 
     def apply_answer(self, pending: PendingAcquire, answer: Answer, now: float) -> None:
         kind, number, fence = answer
@@ -80,10 +94,8 @@ class Grants:
         pending.t = t = grant.t
         pending.lease = lease
         self._handoff.note_grant(pending)
-        traffic, pending.believed = self._traffic, None
-        if lease:
-            sent_at = traffic.sent.at if traffic.sent else 0.0
-            pending.believed = self._renewal.believed(t, lease, server_now, sent_at, now)
+        traffic = self._traffic
+        pending.believed = self._believed(t, lease, server_now, now) if lease else None
         if pending.future.done():
             traffic.give_up(pending)
             return
@@ -91,12 +103,26 @@ class Grants:
             self._renewal.expected.add(pending)
         reserved = traffic.reserved
         if t <= server_now and not reserved.queue:
-            pending.settle(grant)
+            pending.future.set_result(grant)
         else:
             pending.queued = True
             reserved.sleep(pending, grant, t - server_now, now)
             if reserved.precedes_pause(grant):  # news of the pause was faster
                 self._hold_back(now)
+
+    def _believed(self, t: int, lease: int, server_now: int, now: float) -> float:
+        """The moment until which a permit granted for `t` is certain (S2, lease time).
+
+        It counts from the sending of the last answered call. A notification, of `server_now`, gives
+        a second end. The server's clock may have stepped in between, so the earlier end counts.
+        """
+        known, sent = self._last_reply.server, self._traffic.sent
+        if not known:  # A notification was faster than the first reply: the call in flight asked.
+            return (sent.at if sent else 0.0) + lease / 1_000_000
+        believed = self._last_reply.asked_at + (t + lease - known) / 1_000_000
+        if server_now == known:
+            return believed
+        return min(believed, now + (t + lease - server_now) / 1_000_000)
 
     def apply_outbox(self, outbox: Outbox, server_now: int, now: float) -> dict[int, bool]:
         """Apply grants and a pause. Return, by fence, whether a caller claims the grant."""
@@ -141,5 +167,5 @@ class Grants:
         lost = not isinstance(answer, StoreError) and not cast(Answer, answer).number
         if lost and pending is not None and pending.session_id == rejoin.caller.session_id:
             del self._traffic.waiting[pending.number]
-            pending.number = self._numbering.next_caller()
+            self._numbering.caller = pending.number = self._numbering.caller + 1
             self._traffic.acquires.append(pending)

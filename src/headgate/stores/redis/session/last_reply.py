@@ -8,4 +8,5 @@ class LastReply:
         self.number = 0  # of the last call that was carried out; 0: none
         self.server = 0  # its clock, in microseconds
         self.asked_at = 0.0  # when that call was sent, by the monotonic clock
-        self.lease = 0  # of its limits, in microseconds
+        self.program = ""  # its limits
+        self.lease = 0  # of them, in microseconds

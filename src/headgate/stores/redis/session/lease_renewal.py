@@ -64,21 +64,6 @@ class LeaseRenewal:
         self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
         self._served_lease, self._served_until = lease, permit.believed
 
-    def believed(self, t: int, lease: int, server_now: int, sent_at: float, now: float) -> float:
-        """The moment until which a permit granted for `t` is certain (S2, lease time).
-
-        It counts from the sending of the last answered call. A notification, of `server_now`, gives
-        a second end. The server's clock may have stepped in between, so the earlier end counts.
-        """
-        known = self._last_reply.server
-        # A notification was faster than the first reply: the call of `sent_at` asked.
-        if not known:
-            return sent_at + lease / 1_000_000
-        believed = self._last_reply.asked_at + (t + lease - known) / 1_000_000
-        if server_now == known:
-            return believed
-        return min(believed, now + (t + lease - server_now) / 1_000_000)
-
     def numbers_of(self, session_id: str) -> set[int]:
         callers = [
             *(cast(Caller, permit.key) for permit, _ in self._known() if permit.held),

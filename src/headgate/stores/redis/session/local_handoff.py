@@ -11,12 +11,10 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from headgate.gate.gate import Grant
-from headgate.stores.redis.protocol.operations import DECLARED, UPDATED
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
     from headgate.stores.redis.limit_sync import LimitSync
-    from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.traffic import Sent, Traffic
@@ -34,8 +32,8 @@ class LocalHandoff:
         self._limits = limits
         self._last_reply = last_reply
         self._first_to = 0  # waiters up to this number head the whole queue
-        self._program = ""  # the limits of the last answer
-        self._since = 0  # the server's time from which they are known to hold
+        # The server's time from which the limits of the last reply are known to hold.
+        self._since = 0
         # True: the server has granted under these limits, so holders are within capacity (S1).
         self._open = False
 
@@ -70,7 +68,7 @@ class LocalHandoff:
         declared, last = self._limits.declared, self._last_reply
         allowed = (
             declared.timeless
-            and self._program == declared.program
+            and last.program == declared.program
             and not self._traffic.reserved.pause_left(now)
         )
         # More than a sixth of the lease must be left (docs/decisions/local-handoff.md).
@@ -93,9 +91,9 @@ class LocalHandoff:
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number
 
-    def note_answer(self, command: Command, now: int) -> None:
-        if command.how in (DECLARED, UPDATED) or command.program != self._program:
-            self._program, self._since, self._open = command.program, now, False
+    def note_limits(self, now: int) -> None:
+        """The limits may be others from `now` on, by the server's clock."""
+        self._since, self._open = now, False
 
     def note_grant(self, pending: PendingAcquire) -> None:
         # The acquires of the same call are behind it. A grant may be older than the limits.

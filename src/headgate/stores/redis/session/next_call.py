@@ -112,13 +112,14 @@ class NextCall:
         now: float,
     ) -> Sent:
         numbering, waiting = self._numbering, self._traffic.waiting
-        waits, uncontended = bool(waiting), self.uncontended
+        waits, uncontended, doubts = bool(waiting), self.uncontended, self._recovery.doubts
+        received = self._received(waits, now)
         declared, how = self._limits.limits_for_call(bool(acquires or waits), operations)
         alone = (
             uncontended
             and len(acquires) == 1
             and how == KNOWN
-            and not (operations or waits or self._recovery.doubts)
+            and not (operations or waits or doubts)
         )
         numbering.call += 1
         command = write_call(
@@ -127,7 +128,7 @@ class NextCall:
             how,
             numbering.session_id,
             numbering.call,
-            self._received(waits, now),
+            received,
             WAITS * waits + NOTIFIED * notified,
             operations,
             acquires,

@@ -14,9 +14,5 @@ class Numbering:
         self.session_id = new_id()
         self.call = self.caller = 0  # the last numbers
 
-    def next_caller(self) -> int:
-        self.caller += 1
-        return self.caller
-
     def begin_again(self) -> None:
         self.session_id, self.call = self._new_id(), 0

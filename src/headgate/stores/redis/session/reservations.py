@@ -5,7 +5,6 @@ which holds them back.
 from __future__ import annotations
 
 from collections import deque
-from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,10 +23,6 @@ class Reservations:
         # pause was resumed. News of an earlier pause is too old.
         self._paused_until = self._pause_known_at = self._resumed_at = 0
         self._pause_ends = 0.0  # the same end on the monotonic clock
-
-    @property
-    def moment(self) -> float:
-        return self.queue[0][0] if self.queue else inf
 
     def pause_left(self, now: float) -> float:
         """Seconds for which no caller passes."""

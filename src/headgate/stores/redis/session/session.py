@@ -22,7 +22,6 @@ from headgate.stores.redis.protocol.replies import (
     UNKNOWN,
     Answer,
     Done,
-    GrantedAtOnce,
     Lapsed,
     Notification,
     OtherReplyError,
@@ -81,7 +80,7 @@ class Session:
 
     def begin(self, pending: PendingAcquire, now: float) -> None:
         """Ask for `pending` with the next call."""
-        pending.number = self.numbering.next_caller()
+        self.numbering.caller = pending.number = self.numbering.caller + 1
         if pending.request.max_sleep is not None:
             self.deadlines.begin(pending, pending.request.max_sleep / 1_000_000, now)
         self.traffic.acquires.append(pending)
@@ -112,8 +111,14 @@ class Session:
         sent, traffic.sent = traffic.sent, None
         assert sent is not None, "a reply answers a call"
         traffic.state, traffic.again = READING, False
+        command = sent.command
+        its = command.session_id, command.number
         try:
-            self._act_on(sent, self._parse(reply, sent), now)
+            granted = parse_grant(reply) if sent.alone else None
+            if granted is not None and granted[:2] == its:
+                self._grants.accept_at_once(sent, granted, now)
+            else:
+                self._act_on(sent, parse_reply(reply, *its, command.program), now)
         except Exception as senseless:
             traffic.sent = sent  # it has no reply that counts
             if not isinstance(senseless, OtherReplyError):
@@ -127,7 +132,7 @@ class Session:
 
     def _end_reading(self, now: float) -> None:
         traffic = self.traffic
-        if not (traffic.acquires or traffic.to_repeat):
+        if self.deadlines.answer_by < inf and not (traffic.acquires or traffic.to_repeat):
             self.deadlines.all_answered()
         notifications, self._out_of_order = self._out_of_order, []
         for found in notifications:
@@ -138,18 +143,8 @@ class Session:
         if traffic.again or traffic.acquires or traffic.operations:
             traffic.schedule()
 
-    def _parse(self, reply: bytes, sent: Sent) -> Reply:
-        command = sent.command
-        if sent.alone:
-            found = parse_grant(reply)
-            if found is not None and found[:2] == (command.session_id, command.number):
-                return found
-        return parse_reply(reply, command.session_id, command.number, command.program)
-
     def _act_on(self, sent: Sent, reply: Reply, now: float) -> None:
-        if isinstance(reply, GrantedAtOnce):
-            self._accept_grant(sent, reply, now)
-        elif isinstance(reply, Done):
+        if isinstance(reply, Done):
             self._accept(sent, reply, now)
         elif isinstance(reply, Unknown):
             self.next_call.one_request = False
@@ -158,22 +153,9 @@ class Session:
         else:
             self._retry(sent, reply, now)
 
-    def _note_reply(self, sent: Sent, server_now: int) -> None:
-        last = self.last_reply
-        last.number, last.server = sent.command.number, server_now
-        last.asked_at, last.lease = sent.at, sent.lease
-        self.handoff.note_answer(sent.command, server_now)
-
-    def _accept_grant(self, sent: Sent, reply: GrantedAtOnce, now: float) -> None:
-        self._note_reply(sent, reply.now)
-        pending = sent.acquires[0]
-        # If the caller has left, `apply_grant` gives its grant back.
-        if self.traffic.waiting.pop(pending.number, None) or pending.future.done():
-            self._grants.apply_grant(pending, reply.grant, sent.lease, reply.now, now)
-
     def _accept(self, sent: Sent, reply: Done, now: float) -> None:
         self.limits.note_carried(sent.command.program, sent.command.how)
-        self._note_reply(sent, reply.now)
+        self._grants.note_reply(sent, reply.now)
         if len(reply.answers) != len(sent.operations) + len(sent.acquires):
             raise StoreError("it did not answer each request once")
         traffic = self.traffic
@@ -349,10 +331,11 @@ class Session:
 
     def next_moment(self) -> float:
         """When `on_time` is to be called next. Infinity: never."""
+        asleep = self.traffic.reserved.queue
         return min(
+            asleep[0][0] if asleep else inf,
             self.polls.moment,
             self.handoff.moment,
-            self.traffic.reserved.moment,
             self.deadlines.moment,
             self.renewal.moment,
             self.limits.moment,
