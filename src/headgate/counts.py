@@ -191,17 +191,13 @@ def label_of(name: str, key: str | None) -> str:
 
 
 _timed = False  # new limiters time their permits
-_on = False  # the fast path of memory queues counts, too
-
-
-def telemetry_is_on() -> bool:
-    return _on
+is_on = False  # telemetry: calls to servers, and the fast path of memory queues, count, too
 
 
 def switch_telemetry(on: bool) -> None:
     """The queues that exist must `recount` then."""
-    global _on
-    _on = on
+    global is_on
+    is_on = on
 
 
 def permits_are_timed() -> bool:
@@ -292,15 +288,14 @@ class Server(Protocol):
 
 
 def note_call(store: object, server: Server, lost: object, seconds: float) -> None:
-    """Time a call to a server, if telemetry is on. `lost`: its exception, or its reply."""
-    if _on:
-        error = type(lost).__name__ if isinstance(lost, BaseException) else ""
-        where = f"{store}", server.place, error
-        (STORE_CALLS.get(where) or STORE_CALLS.setdefault(where, Histogram(CALLS))).add(seconds)
-        if has_hooks():
-            from headgate.events import StoreCalled
+    """Time a call to a server. `lost`: its exception, or its reply."""
+    error = type(lost).__name__ if isinstance(lost, BaseException) else ""
+    where = f"{store}", server.place, error
+    (STORE_CALLS.get(where) or STORE_CALLS.setdefault(where, Histogram(CALLS))).add(seconds)
+    if has_hooks():
+        from headgate.events import StoreCalled
 
-            emit(StoreCalled(where[1], seconds, error))
+        emit(StoreCalled(where[1], seconds, error))
 
 
 def note_loss(queue: str, fences: list[int]) -> None:

@@ -557,7 +557,7 @@ class Fleet:
     def handed(self, of_loop: LoopSession, permit: Permit, next_waiter: Any) -> None:
         """A caller that leaves hands its permit to another one."""
         assert isinstance(next_waiter, PendingAcquire), "somebody takes it"
-        who = next_waiter.session_id, next_waiter.number
+        who = next_waiter.caller[:2]
         self.note(f"{of_loop.queue.name}: {permit.key} goes to {who}")
         waited = of_loop.client.loop.time() - next_waiter.start
         self.witness.take_over(of_loop.queue.name, who, permit, int(waited * SECOND))

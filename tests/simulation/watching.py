@@ -33,7 +33,7 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         keys[session.traffic] = key
 
     def _give_up(traffic: Traffic, pending: PendingAcquire) -> None:
-        fleet.witness.gives_up(keys[traffic].encode(), (pending.session_id, pending.number))
+        fleet.witness.gives_up(keys[traffic].encode(), (pending.caller.session_id, pending.number))
         give_up(traffic, pending)
 
     def _hand_over(loop_session: LoopSession, permit: Permit) -> bool:

@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.request import Request
-from headgate.stores.redis.protocol.operations import Caller, new_caller
+from headgate.stores.redis.protocol.operations import Caller
 from headgate.waiting import OnWait, queued_at
 
 if TYPE_CHECKING:
@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.operations import Cancel, Promise
 
 
+UNSENT = Caller("", 0, "")
+
+
 class PendingAcquire:
     __slots__ = (
-        *("__weakref__", "answer_by", "believed", "cancel", "deadline", "due", "enters", "fence"),
-        *("future", "last", "lease", "number", "permit", "queued", "request", "session_id"),
+        *("__weakref__", "answer_by", "believed", "caller", "cancel", "deadline", "due", "enters"),
+        *("fence", "future", "last", "lease", "number", "permit", "queued", "request"),
         *("start", "t", "then"),
     )
 
@@ -30,7 +33,7 @@ class PendingAcquire:
         self.then: Promise | None = None
         self.enters = enters  # the caller never sees its permit, so it may take over one
         self.start = now
-        self.session_id = ""  # empty until it is sent
+        self.caller = UNSENT
         self.last = 0  # the number of the last acquire in the same call
         self.queued = False  # it did not pass at once
         self.due = inf  # when it should be granted, by the estimate
@@ -43,10 +46,6 @@ class PendingAcquire:
         self.permit: Permit | None = None  # that another caller left to it
         # Until when it is held for certain. None: it holds nothing.
         self.believed: float | None = None
-
-    @property
-    def caller(self) -> Caller:
-        return new_caller((self.session_id, self.number, self.request.text))
 
     def report_wait(self, position: int, delay: int) -> None:
         """Give the position to the caller's `on_wait`, once."""

@@ -165,7 +165,7 @@ class Grants:
         """Ask again, behind all others, for a grant that the server has forgotten (S6, FIFO)."""
         pending = self._traffic.waiting.get(rejoin.caller.number)
         lost = not isinstance(answer, StoreError) and not cast(Answer, answer).number
-        if lost and pending is not None and pending.session_id == rejoin.caller.session_id:
+        if lost and pending is not None and pending.caller == rejoin.caller:
             del self._traffic.waiting[pending.number]
             self._numbering.caller = pending.number = self._numbering.caller + 1
             self._traffic.acquires.append(pending)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headgate.stores.redis.protocol.calls import NOTIFIED, WAITS, write_call
-from headgate.stores.redis.protocol.operations import KNOWN, Leave
+from headgate.stores.redis.protocol.operations import KNOWN, Leave, new_caller
 from headgate.stores.redis.session.traffic import IN_FLIGHT, MOST, Sent
 
 if TYPE_CHECKING:
@@ -139,8 +139,10 @@ class NextCall:
             self._one_operation = len(operations) == 1
         ahead = self._handoff.count_ahead() if waits else 0
         for pending in acquires:
-            pending.session_id, pending.last = numbering.session_id, acquires[-1].number
-            waiting[pending.number] = pending
+            number = pending.number
+            pending.caller = new_caller((numbering.session_id, number, pending.request.text))
+            pending.last = acquires[-1].number
+            waiting[number] = pending
         outbox_grants = self._handoff.outbox_grants
         return Sent(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
 

@@ -65,7 +65,7 @@ class Reservations:
             (pending, grant)
             for _, pending, grant in self.queue
             if self.precedes_pause(grant)
-            and pending.session_id == session_id
+            and pending.caller.session_id == session_id
             and not pending.future.done()
         ]
         if held:

@@ -16,7 +16,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from redis.exceptions import ReadOnlyError
 
-from headgate.counts import note_call
+from headgate import counts
 from headgate.stores.redis.transport.availability import Availability
 from headgate.stores.redis.transport.failures import NotThereError
 from headgate.stores.redis.transport.lifecycle import Keeper, Lifecycle
@@ -100,8 +100,9 @@ class Client:
         self.availability.suspects[node.endpoint] = lost
         with self.sending.putting_off(calls):
             while calls:
-                seconds = self.loop.time() - calls[0].sent
-                note_call(self.topology, node.endpoint, lost, seconds)
+                if counts.is_on:
+                    seconds = self.loop.time() - calls[0].sent
+                    counts.note_call(self.topology, node.endpoint, lost, seconds)
                 self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
                 del calls[0]
         self.subscriptions.lost(node.endpoint, replaced=isinstance(lost, DEMOTED))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from headgate.counts import note_call
+from headgate import counts
 from headgate.stores.redis.protocol.calls import Command
 from headgate.stores.redis.protocol.index import Refresh
 from headgate.stores.redis.protocol.script import library
@@ -361,13 +361,15 @@ class Node:
 
     def answer(self, call: Call, reply: Any) -> None:
         """Give the sender its reply, or the error with which its call has failed."""
-        topology = self.client.topology
-        note_call(topology, self.endpoint, reply, self.client.loop.time() - call.sent)
+        client = self.client
+        if counts.is_on:
+            seconds = client.loop.time() - call.sent
+            counts.note_call(client.topology, self.endpoint, reply, seconds)
         try:
-            self.client.availability.note_reply(call, reply, self)
+            client.availability.note_reply(call, reply, self)
             call.sender.answered(reply)
         except Exception as senseless:
-            call.sender.failed(cannot(topology, senseless))
+            call.sender.failed(cannot(client.topology, senseless))
             self.connection.cut(senseless)
 
     def _not_now(self, call: Call, refusal: str) -> None:

@@ -51,8 +51,6 @@ class Sending:
         # These senders send a call at the end of this turn of the loop.
         self._ready: deque[Sender] = deque()
         self._flush_by = 0.0  # if `_flush` has not begun by then, see `check_flush`
-        # A call was sent at once in this turn of the loop.
-        self._sent_at_once = False
         # These calls are sent again after PAUSE.
         self._paused: list[Call] = []
 
@@ -81,27 +79,19 @@ class Sending:
     def at_once(self, sender: Sender) -> None:
         """Send a call of `sender` at once, because no other operation will travel with it.
 
-        Further senders of the same turn send together at its end.
+        With calls in flight, the server is busy: then it leaves together with those of other
+        senders.
         """
         node = sender.node
         if (
             node is None
             or (node.writing or node.closed)
             # While the connection is buffering, this call leaves in one write with the others.
-            or (self._sent_at_once and not node.connection.is_buffering())
+            or (node.calls and not node.connection.is_buffering())
         ):
             self.ready(sender)
         else:
-            first, self._sent_at_once = not self._sent_at_once, True
-            try:
-                self._send_next(sender)
-            finally:
-                # `call_soon` comes after the send, so the server works meanwhile.
-                if first:
-                    self._loop.call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        self._sent_at_once = False
+            self._send_next(sender)
 
     def _flush(self) -> None:
         """Send one call for each session, with one write for each connection."""
@@ -134,8 +124,13 @@ class Sending:
         """Send the next call of `sender`. If it cannot be made or written, put it off."""
         try:
             now, command = self._loop.time(), sender.command()
-            if command is not None:
-                self.send(Call(sender, command, now, now))
+            if command is None:
+                return
+            call, node = Call(sender, command, now, now), sender.node
+            if node is None or node.closed:
+                self.send(call)
+            else:
+                node.send_call(call)
         except BaseException:
             self.put_off(sender)
             raise
