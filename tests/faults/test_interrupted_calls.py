@@ -132,9 +132,12 @@ def test_an_exception_in_the_write_to_one_server_leaves_no_other_server_unwritte
     connections that were not written end, so that their calls are sent again.
     """
     servers = [Server(), Server(interrupted=True), Server()]
-    of_cluster: Any = SimpleNamespace(loop=None, closed=False, nodes=dict(enumerate(servers)))
+    idle: Any = SimpleNamespace(command=lambda: None)
+    of_cluster: Any = SimpleNamespace(loop=None, ended=False, nodes=dict(enumerate(servers)))
+    its = Sending(of_cluster)
+    its._ready.extend([idle, idle])
     with pytest.raises(Interrupt):
-        Sending(of_cluster)._flush()
+        its._flush()
     assert [server.outcome for server in servers] == ["written", "cut", "cut"]
 
 

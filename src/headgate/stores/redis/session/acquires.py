@@ -47,12 +47,11 @@ class PendingAcquire:
         # Until when it is held for certain. None: it holds nothing.
         self.believed: float | None = None
 
-    def report_wait(self, position: int, delay: int) -> None:
-        """Give the position to the caller's `on_wait`, once."""
-        if self.then is not None:
-            position_future, self.future, self.then = self.future, self.then, None
-            self.request = with_on_wait(self.request, None)
-            position_future.set_result(queued_at(position, delay))
+    def report_wait(self, then: Promise, position: int, delay: int) -> None:
+        """Give the position to the caller's `on_wait`, once. `then` gets the grant."""
+        position_future, self.future, self.then = self.future, then, None
+        self.request = with_on_wait(self.request, None)
+        position_future.set_result(queued_at(position, delay))
 
     def settle(self, outcome: Grant | BaseException) -> None:
         settle(self.future, outcome)

@@ -40,10 +40,10 @@ class Deadlines:
         self.answer_by = min(self.answer_by, pending.answer_by)
         self.moment = min(self.moment, pending.answer_by)
 
-    def limit_wait(self, pending: PendingAcquire) -> None:
+    def limit_wait(self, pending: PendingAcquire, max_sleep: int) -> None:
         """Limit the wait in the queue. It may be a second one, after a pause or a new session."""
-        if pending.request.max_sleep is not None and pending.deadline is None:
-            moment = pending.start + pending.request.max_sleep / 1_000_000
+        if pending.deadline is None:
+            moment = pending.start + max_sleep / 1_000_000
             pending.deadline = Deadline(moment, pending.number, [pending])
             heappush(self._deadlines, pending.deadline)
             self.moment = min(self.moment, moment)

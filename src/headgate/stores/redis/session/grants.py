@@ -59,7 +59,15 @@ class Grants:
         last.number, last.program, last.server = command.number, command.program, server_now
         last.asked_at, last.lease = sent.at, sent.lease
 
-    def apply_answer(self, pending: PendingAcquire, answer: Answer, now: float) -> None:
+    def apply_answers(
+        self, acquires: list[PendingAcquire], answers: list[Answer], now: float
+    ) -> None:
+        for pending, answer in zip(acquires, answers, strict=True):
+            # A caller that has left gives its grant back. One that sleeps has its moment already.
+            if pending.number in self._traffic.waiting or pending.future.done():
+                self._apply_answer(pending, answer, now)
+
+    def _apply_answer(self, pending: PendingAcquire, answer: Answer, now: float) -> None:
         kind, number, fence = answer
         if pending.t:
             return  # a notification was faster
@@ -83,9 +91,11 @@ class Grants:
         if pending.future.done():
             self._traffic.withdraw(pending)
             return
-        pending.report_wait(position, delay)
-        pending.answer_by = inf
-        self._deadlines.limit_wait(pending)
+        if pending.then is not None:
+            pending.report_wait(pending.then, position, delay)
+        if pending.request.max_sleep is not None:
+            pending.answer_by = inf
+            self._deadlines.limit_wait(pending, pending.request.max_sleep)
 
     def apply_grant(
         self, pending: PendingAcquire, grant: Grant, lease: int, server_now: int, now: float
@@ -154,7 +164,8 @@ class Grants:
             traffic.operations.append(Rejoin(pending.caller, grant.t, grant.fence))
             pending.t, pending.fence = 0, grant.fence
             pending.due = now + traffic.reserved.pause_left(now)
-            self._deadlines.limit_wait(pending)
+            if pending.request.max_sleep is not None:
+                self._deadlines.limit_wait(pending, pending.request.max_sleep)
         if held:
             traffic.waiting = (
                 OrderedDict({pending.number: pending for pending, _ in held}) | traffic.waiting

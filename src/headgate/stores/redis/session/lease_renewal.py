@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.traffic import Traffic
 
+# A lease in microseconds, divided by this, is the seconds between two renewals: a third of it.
+THIRD = 3_000_000
+
 
 class LeaseRenewal:
     def __init__(self, limits: LimitSync, traffic: Traffic, last_reply: LastReply) -> None:
@@ -60,7 +63,7 @@ class LeaseRenewal:
 
     def renew_in_time(self, permit: Permit, lease: int, now: float) -> None:
         """Renew after a third of the lease, or earlier: when two thirds of it are left."""
-        third = renewal_interval(min(lease, self._limits.declared.lease or lease))
+        third = min(lease, self._limits.declared.lease or lease) / THIRD
         self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
         self._served_lease, self._served_until = lease, permit.believed
 
@@ -82,7 +85,7 @@ class LeaseRenewal:
         self.moment = self._served_until = inf
         if held:
             lease = self._limits.declared.lease or min(lease for _, lease in held)
-            self._renew_at(now + renewal_interval(lease))
+            self._renew_at(now + lease / THIRD)
             self._traffic.run([Renew(permit, lease) for permit, lease in held])
 
     def _renew_at(self, moment: float) -> None:
@@ -95,7 +98,7 @@ class LeaseRenewal:
         if cast(Answer, answer).number:
             # The dict keeps its own, equal key, which has the callback.
             self._held[ref(permit)] = lease = self._last_reply.lease or lease
-            self._renew_at(now + renewal_interval(lease))
+            self._renew_at(now + lease / THIRD)
             renew_lease(permit, self._last_reply.asked_at + lease / 1_000_000)
         else:
             renew_lease(permit, now)  # certain only until now: the lease is lost
@@ -104,8 +107,3 @@ class LeaseRenewal:
     def log_lost(self) -> None:
         lost, self.lost = self.lost, []
         log_lost(self._limits.name, lost)
-
-
-def renewal_interval(lease: int) -> float:
-    """The seconds between two renewals: a third of the lease, which is in microseconds."""
-    return lease / 3_000_000

@@ -82,8 +82,8 @@ class LocalHandoff:
         waiting = self._traffic.waiting
         return len(waiting) if next(reversed(waiting), 0) <= self._first_to else -1
 
-    def note_queued(self, sent: Sent, ahead: int | None) -> None:
-        """A reply says how many are `ahead` of the call's first waiter. None: it has none.
+    def note_queued(self, sent: Sent, ahead: int) -> None:
+        """A reply says how many are `ahead` of the call's first waiter.
 
         If they are our waiters of the sending, without a grant since, all up to this call's last
         acquire head the queue.

@@ -325,7 +325,8 @@ class LoopSession:
         moment = self.machine.next_moment()
         if moment >= self._moment or self.client.closed:
             return
-        self.halt()
+        if self._timer is not None:
+            self._timer.cancel()
         # The timer keeps the session alive only if it owes something. Otherwise its permits do so:
         # a permit keeps its queue alive, and the queue its sessions.
         home: Callable[[], LoopSession | None]

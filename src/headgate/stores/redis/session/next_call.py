@@ -137,7 +137,7 @@ class NextCall:
         self.one_request = len(acquires) + len(operations) == 1
         if operations:
             self._one_operation = len(operations) == 1
-        ahead = self._handoff.count_ahead() if waits else 0
+        ahead = self._handoff.count_ahead() if waits and acquires else 0
         for pending in acquires:
             number = pending.number
             pending.caller = new_caller((numbering.session_id, number, pending.request.text))

@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from headgate.stores.redis.protocol.calls import RESERVE_AHEAD
-from headgate.stores.redis.session.lease_renewal import renewal_interval
+from headgate.stores.redis.session.lease_renewal import THIRD
 
 if TYPE_CHECKING:
     from headgate.stores.redis.session.last_reply import LastReply
@@ -43,7 +43,7 @@ class Polls:
                 wait -= MARGIN
         # A lease whose notification was lost must not end before the session asks.
         last = self._last_reply
-        beat = min(HEARTBEAT, renewal_interval(last.lease)) if last.lease else HEARTBEAT
+        beat = min(HEARTBEAT, last.lease / THIRD) if last.lease else HEARTBEAT
         # Notifications do not count as a sign of life: the server sees only calls (L3, dead
         # waiters).
         self.moment = now + max(0.0, min(last.asked_at + beat - now, wait))

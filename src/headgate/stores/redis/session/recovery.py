@@ -40,7 +40,7 @@ class Recovery:
         self._handoff = handoff
         self.doubts = False  # the connection was lost since the last call
         self._ended: dict[str, float] = {}  # sessions that are over, and since when
-        self._announced: dict[int, int] = {}  # fences that a notification named, and its time
+        self.announced: dict[int, int] = {}  # fences that a notification named, and its time
 
     def doubt(self, now: float) -> None:
         """The connection is lost. Ask whether the server has gone back to an older state."""
@@ -62,7 +62,7 @@ class Recovery:
 
     def _end(self, session_id: str, now: float) -> list[Operation]:
         """The operations that end this session, and earlier ones that an older state may know."""
-        self._announced.clear()
+        self.announced.clear()
         self._ended[session_id] = now
         self._ended = {each: at for each, at in self._ended.items() if now - at <= self._lasting()}
         return [
@@ -74,16 +74,13 @@ class Recovery:
         """Note the claimed grants of a notification, which the next reply repeats."""
         for fence, claimed in claims.items():
             if claimed:
-                self._announced[fence] = server_now
+                self.announced[fence] = server_now
 
     def unclaimed(self, claims: Mapping[int, bool], server_now: int) -> bool:
         """Whether a reply names new grants that no caller claims."""
         found = any(
-            not claimed and fence not in self._announced for fence, claimed in claims.items()
+            not claimed and fence not in self.announced for fence, claimed in claims.items()
         )
-        if self._announced:
-            # This reply has repeated the grants of earlier notifications.
-            self._announced = {
-                fence: at for fence, at in self._announced.items() if at >= server_now
-            }
+        # This reply has repeated the grants of earlier notifications.
+        self.announced = {fence: at for fence, at in self.announced.items() if at >= server_now}
         return found

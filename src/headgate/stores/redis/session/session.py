@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headgate.errors import StoreError
 from headgate.stores.change_events import note_fleet_limits
-from headgate.stores.redis.protocol.operations import Leave, Operation, Rejoin, Renew
+from headgate.stores.redis.protocol.operations import KNOWN, Leave, Operation, Rejoin, Renew
 from headgate.stores.redis.protocol.replies import (
     UNKNOWN,
     Answer,
@@ -154,32 +154,37 @@ class Session:
             self._retry(sent, reply, now)
 
     def _accept(self, sent: Sent, reply: Done, now: float) -> None:
-        self.limits.note_carried(sent.command.program, sent.command.how)
+        command, traffic = sent.command, self.traffic
+        if command.how != KNOWN:
+            self.limits.note_carried(command.program, command.how)
         self._grants.note_reply(sent, reply.now)
         if len(reply.answers) != len(sent.operations) + len(sent.acquires):
             raise StoreError("it did not answer each request once")
-        traffic = self.traffic
         for operation, outcome in zip(sent.operations, reply.answers, strict=False):
             self._on_answer(operation, outcome, now)
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
-        for pending, answer in zip(sent.acquires, answers, strict=True):
-            # A caller that has left gives its grant back. One that sleeps has its moment already.
-            if pending.number in traffic.waiting or pending.future.done():
-                self._grants.apply_answer(pending, answer, now)
-        kinds = [answer.kind for answer in answers]
-        ahead = answers[kinds.index("wait")].fence if "wait" in kinds else None
-        at_once = kinds.count("grant") == len(kinds)
+        self._grants.apply_answers(sent.acquires, answers, now)
         claims = self._grants.apply_outbox(reply.outbox, reply.now, now)
-        unclaimed = self.recovery.unclaimed(claims, reply.now)
-        self.handoff.note_queued(sent, ahead)
-        self.next_call.note_acquires(sent, at_once, ahead or 0)
-        traffic.forget_abandoned()
+        doubtful = claims or self.recovery.announced
+        unclaimed = doubtful and self.recovery.unclaimed(claims, reply.now)
+        self._note_places(sent, answers)
+        if traffic.abandoned:
+            traffic.forget_abandoned()
         self.polls.schedule(reply.head, now)
         if unclaimed:
             acquires = list(traffic.waiting.values())
             self.recovery.begin_again(now)
             traffic.put_back(acquires)
             traffic.schedule()
+
+    def _note_places(self, sent: Sent, answers: list[Answer]) -> None:
+        kinds = [answer.kind for answer in answers]
+        at_once = kinds.count("grant") == len(kinds)
+        ahead = 0
+        if "wait" in kinds:
+            ahead = answers[kinds.index("wait")].fence
+            self.handoff.note_queued(sent, ahead)
+        self.next_call.note_acquires(sent, at_once, ahead)
 
     def _on_answer(self, operation: Operation, answer: Outcome, now: float) -> None:
         if operation.asker is not None:

@@ -169,7 +169,7 @@ class Traffic:
 
     def forget_abandoned(self) -> None:
         """Keep only those whose cancellation is unsent."""
-        if self.abandoned and not self.leaving:
+        if not self.leaving:
             unsent = set(self.operations)
             self.abandoned = {
                 number: pending

@@ -30,6 +30,7 @@ from headgate.stores.redis.transport.connection import (
     hang_up,
 )
 from headgate.stores.redis.transport.failures import NotThereError
+from headgate.stores.redis.transport.tasks import is_cancelled
 
 CONNECT_TIMEOUT = 5.0  # In seconds. A socket_connect_timeout of the user has precedence.
 # An unavailable server causes these errors.
@@ -136,6 +137,8 @@ class Endpoint:
                 # turn into another error.
                 close_sockets(loop)
                 raise GeneratorExit from error
+            if isinstance(error, asyncio.CancelledError) and not is_cancelled():
+                raise NotThereError("it was cancelled") from error  # by a credential_provider
             if isinstance(error, RedisError) and await self._is_sentinel(error):
                 raise NotThereError(A_SENTINEL) from error
             raise

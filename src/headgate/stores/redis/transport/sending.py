@@ -37,9 +37,8 @@ class Connections(Protocol):
     loop: asyncio.AbstractEventLoop
     topology: Topology
     nodes: dict[Endpoint, Node]
+    ended: bool
 
-    @property
-    def closed(self) -> bool: ...
     @property
     def reconnection(self) -> Unrouted: ...
 
@@ -95,14 +94,15 @@ class Sending:
 
     def _flush(self) -> None:
         """Send one call for each session, with one write for each connection."""
-        if self._client.closed:
+        if self._client.ended:
             return
         senders, writers = self._ready, []
         try:
             self._ready = deque()
-            for node in self._client.nodes.values():
-                if node.connection.buffer():
-                    writers += [node.connection]
+            if len(senders) > 1:
+                for node in self._client.nodes.values():
+                    if node.connection.buffer():
+                        writers += [node.connection]
             while senders:
                 self._send_next(senders[0])
                 del senders[0]
@@ -172,7 +172,7 @@ class Sending:
         self._loop.call_later(PAUSE, self._resume, call)
 
     def _resume(self, call: Call) -> None:
-        if not self._client.closed and call in self._paused:
+        if not self._client.ended and call in self._paused:
             with self.putting_off([call]):
                 self._paused.remove(call)
                 self.send_again(call)

@@ -14,6 +14,7 @@ Then the script notifies the channel of the client, which every subscription inc
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hiredis import HiredisError
@@ -22,7 +23,7 @@ from redis.exceptions import ResponseError
 from headgate.stores.redis.transport.backoff import backoff
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, Connection, pack
 from headgate.stores.redis.transport.endpoint import is_denied, is_unknown
-from headgate.stores.redis.transport.tasks import begun, stop, trouble_of
+from headgate.stores.redis.transport.tasks import begun, stop
 from headgate.stores.redis.transport.topology import slot_of
 
 if TYPE_CHECKING:
@@ -213,7 +214,8 @@ class Subscriber:
         while True:
             if self._attempts:
                 await asyncio.sleep(backoff(self._attempts, LONGEST))
-            await trouble_of(self._connect())
+            with suppress(Exception):
+                await self._connect()
             if not self._attempts:
                 # A confirmed channel was lost, or the first attempt has failed. The sessions ask
                 # for missed notifications, and say that they receive none now.

@@ -44,13 +44,18 @@ async def trouble_of(work: Coroutine[Any, Any, None]) -> Exception | None:
     try:
         await work
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled():
             raise
         return NotThereError("it was cancelled")
     except Exception as error:
         return error
     return None
+
+
+def is_cancelled() -> bool:
+    """Whether the running task was asked to end."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 class NoAnswerError(NotThereError):
