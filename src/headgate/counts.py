@@ -191,13 +191,18 @@ def label_of(name: str, key: str | None) -> str:
 
 
 _timed = False  # new limiters time their permits
-is_on = False  # telemetry: calls to servers, and the fast path of memory queues, count, too
 
 
-def switch_telemetry(on: bool) -> None:
-    """The queues that exist must `recount` then."""
-    global is_on
-    is_on = on
+class Telemetry:
+    """While it is `on`, calls to servers, and the fast path of memory queues, count, too.
+
+    The queues that exist must `recount` when it changes.
+    """
+
+    on = False
+
+
+TELEMETRY = Telemetry()
 
 
 def permits_are_timed() -> bool:

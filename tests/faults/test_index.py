@@ -304,7 +304,7 @@ async def test_the_end_of_a_loop_waits_for_no_refresh(name: str, own_server: Ser
     refresher.refresh()
     await eventually(lambda: calls_of(client, refresher))
     assert not client.retry_backlog()
-    assert client.keeper.unsent(client) == []
+    assert client.lifecycle.keeper.unsent(client) == []
     own_server.resume()
 
 

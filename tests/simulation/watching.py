@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from headgate.permit import Permit
+from headgate.stores.redis.session import loop_session
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.session import Session
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees each caller that gets a permit, hands one over, or gives up."""
     issue, found_of, give_up, hand_over = (
-        LoopSession._issue,
+        loop_session.issued,
         Threads.acquire_at_once,
         Traffic.give_up,
         LoopSession.hand_over,
@@ -36,18 +37,16 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         fleet.witness.gives_up(keys[traffic].encode(), (pending.caller.session_id, pending.number))
         give_up(traffic, pending)
 
-    def _hand_over(loop_session: LoopSession, permit: Permit) -> bool:
-        next_waiter = loop_session.machine.handoff.next_waiter(
-            permit, loop_session.client.loop.time()
-        )
-        handed = hand_over(loop_session, permit)
+    def _hand_over(session: LoopSession, permit: Permit) -> bool:
+        next_waiter = session.machine.handoff.next_waiter(permit, session.client.loop.time())
+        handed = hand_over(session, permit)
         if handed:
-            fleet.handed(loop_session, permit, next_waiter)
+            fleet.handed(session, permit, next_waiter)
         return handed
 
-    def _issue(loop_session: LoopSession, *args: Any) -> Permit:
-        permit = issue(loop_session, *args)
-        fleet.permitted(loop_session.queue.issuer, permit)
+    def _issue(session: LoopSession, *args: Any) -> Permit:
+        permit = issue(session, *args)
+        fleet.permitted(session.queue.issuer, permit)
         return permit
 
     def _found(threads: Threads, *args: Any) -> Permit | None:
@@ -61,4 +60,4 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         (Traffic, "give_up", _give_up),
         (LoopSession, "hand_over", _hand_over),
     ]
-    return [*seen, (LoopSession, "_issue", _issue), (Threads, "acquire_at_once", _found)]
+    return [*seen, (loop_session, "issued", _issue), (Threads, "acquire_at_once", _found)]

@@ -44,7 +44,7 @@ def counting() -> Iterator[None]:
     counts.counts_of.cache_clear()
     reading.switch_on()
     yield
-    while counts.is_on:  # a test may have switched it on again
+    while counts.TELEMETRY.on:  # a test may have switched it on again
         reading.switch_off()
 
 

@@ -46,9 +46,7 @@ class Stub:
             offers=SimpleNamespace(add=lambda session, attempt: self.attempts.append(attempt)),
             note_outage=lambda session, error: None,  # no other session is there to know it
         )
-        self.sending = SimpleNamespace(
-            at_once=self.asked.append, ready=self.asked.append, check_flush=lambda: None
-        )
+        self.sending = SimpleNamespace(ready=self.asked.append, check_flush=lambda: None)
         self.subscriptions = SimpleNamespace(listen=self.listening.append, notifies=self.notifies)
 
     def new_session_id(self) -> str:

@@ -87,7 +87,7 @@ class Talk:
     def acquire(self, *, enters: bool = False, max_sleep: float | None = None) -> PendingAcquire:
         most = None if max_sleep is None else round(max_sleep * 1_000_000)
         pending = PendingAcquire(Request({}, most, None, None), Promise(), enters, self.now)
-        self.session.begin(pending, self.now)
+        self.session.begin(pending)
         return pending
 
     def leave(self, pending: PendingAcquire) -> None:

@@ -11,15 +11,15 @@ from tests import structure
 PACKAGE = Path("src/headgate")
 # The attributes and methods of each class that is larger than a reader holds in mind.
 LARGE = {
-    "Client": (17, 14),
+    "Client": (16, 13),
     "FallbackQueue": (14, 22),
     "Gate": (13, 29),
     "Limiter": (7, 36),
-    "LoopSession": (12, 29),
+    "LoopSession": (12, 27),
     "Node": (13, 22),
-    "PendingAcquire": (18, 4),
+    "PendingAcquire": (17, 3),
     "Permit": (15, 14),
-    "Session": (14, 22),
+    "Session": (13, 19),
     "TokenBucketRule": (13, 17),
 }
 
@@ -53,10 +53,12 @@ def test_methods_and_functions_count_once_each() -> None:
 
 
 @pytest.mark.proof
-def test_an_acquire_that_passes_at_once_is_one_call_to_the_server() -> None:
+def test_an_acquire_takes_one_or_two_calls_to_the_server_and_no_more_moves_than_it_did() -> None:
+    """The connection for notifications takes a few moves more or less, as its replies arrive."""
     passes, queues = structure.paths(structure.HERE.parent / "src").values()
-    assert passes["calls to the server"] == 1
-    assert passes["calls"] < queues["calls"]
+    assert (passes["calls to the server"], queues["calls to the server"]) == (1, 2)
+    assert passes["moves"] <= 44
+    assert queues["moves"] <= 105
 
 
 def package_texts() -> structure.Texts:

@@ -15,13 +15,13 @@ from headgate.counts import (
     ALL,
     MOST_LABELS,
     OTHER,
+    TELEMETRY,
     Counts,
     Histogram,
     Place,
     exportable,
     place_of,
     set_label,
-    switch_telemetry,
     time_permits,
 )
 from headgate.gate.gate import ONE_EACH
@@ -96,7 +96,7 @@ def switch_on(keys: KeyLabel | None = None, use_time: bool = False) -> None:
     if use_time:
         time_permits(True)
     set_label(keys)
-    switch_telemetry(True)
+    TELEMETRY.on = True
     recount()
 
 
@@ -108,7 +108,7 @@ def switch_off() -> None:
         return
     time_permits(False)
     set_label(None)
-    switch_telemetry(False)
+    TELEMETRY.on = False
     recount()
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from headgate import counts as all_counts
-from headgate.counts import counts_of
+from headgate.counts import TELEMETRY, counts_of
 from headgate.gate.compile import Declaration
 from headgate.hooks import has_hooks
 from headgate.permit import Permit
@@ -73,7 +72,7 @@ class MemoryQueue(Acquires):
 
     def _build_fast_path(self) -> None:
         state, lock, waiting = self._state, self._lock, self._state.waiting
-        pools, counts = state.may_pool(), self.counts if all_counts.is_on or has_hooks() else None
+        pools, counts = state.may_pool(), self.counts if TELEMETRY.on or has_hooks() else None
         state.fast_path_closed = state.closed()
         enter = (
             not_at_once

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hiredis import HiredisError, Reader
 
-from headgate import counts
+from headgate.counts import TELEMETRY, note_call
 from headgate.forks import fork_error
 from headgate.permit import Issuer, Permit
 from headgate.stores.redis.protocol.calls import keys_of, words_at_once
@@ -161,8 +161,8 @@ class FastPath:
         name = ("FCALL", fast.function) if self._topology.functions else ("EVALSHA", fast.digest)
         start = monotonic()
         reply = connection.exchange(pack((*name, *words)), timeout)
-        if counts.is_on:
-            counts.note_call(self._topology, server, reply, monotonic() - start)
+        if TELEMETRY.on:
+            note_call(self._topology, server, reply, monotonic() - start)
         # Only this path uses the script, so it gives the text to a server without functions.
         if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
             reply = connection.exchange(pack(("EVAL", fast.text, *words)), timeout)

@@ -130,7 +130,7 @@ class Routing:
         elif (session := self._store.known_session(self._queue, loop)) is None:
             loop.call_soon_threadsafe(lambda: self.session().run([operation]))
         else:
-            session.note(operation)
+            session.traffic.operations.append(operation)  # it goes with the next call
             loop.call_soon_threadsafe(session.send_noted)
 
     def send_home(self, permit: Permit, operation: Operation) -> None:
@@ -155,7 +155,7 @@ class Routing:
         else:
             # Another thread, a callback or a finalizer calls. If that loop never runs again, the
             # portal sends the operation.
-            session.note(operation)
+            session.traffic.operations.append(operation)
             try:
                 session.client.loop.call_soon_threadsafe(session.send_noted)
             except RuntimeError:  # the loop was closed just now

@@ -20,7 +20,7 @@ UNSENT = Caller("", 0, "")
 
 class PendingAcquire:
     __slots__ = (
-        *("__weakref__", "answer_by", "believed", "caller", "cancel", "deadline", "due", "enters"),
+        *("__weakref__", "believed", "caller", "cancel", "deadline", "due", "enters"),
         *("fence", "future", "last", "lease", "number", "permit", "queued", "request"),
         *("start", "t", "then"),
     )
@@ -37,7 +37,6 @@ class PendingAcquire:
         self.last = 0  # the number of the last acquire in the same call
         self.queued = False  # it did not pass at once
         self.due = inf  # when it should be granted, by the estimate
-        self.answer_by = inf
         self.deadline: Deadline | None = None  # while it waits in the queue
         self.t = 0  # the moment of the grant, by the server's clock; 0: none
         self.fence = 0  # of the last grant that was taken back

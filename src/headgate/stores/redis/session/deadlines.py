@@ -34,11 +34,11 @@ class Deadlines:
         self._ended = 0  # how many of them are of ended callers
         self.moment = inf  # of the next end
 
-    def begin(self, pending: PendingAcquire, max_sleep: float, now: float) -> None:
-        """Limit the wait for a first answer. `max_sleep=0` does not forbid a slow reply."""
-        pending.answer_by = now + (max_sleep or REPLY_TIMEOUT)
-        self.answer_by = min(self.answer_by, pending.answer_by)
-        self.moment = min(self.moment, pending.answer_by)
+    def begin(self, pending: PendingAcquire, max_sleep: int) -> None:
+        """Limit the wait for a first answer."""
+        answer_by = first_deadline(pending, max_sleep)
+        self.answer_by = min(self.answer_by, answer_by)
+        self.moment = min(self.moment, answer_by)
 
     def limit_wait(self, pending: PendingAcquire, max_sleep: int) -> None:
         """Limit the wait in the queue. It may be a second one, after a pause or a new session."""
@@ -100,14 +100,22 @@ class Deadlines:
             return []
         over, self.answer_by = [], inf
         for pending in self._traffic.without_first_answer():
-            if pending.t or pending.future.done():
+            max_sleep = pending.request.max_sleep
+            answered = pending.t or pending.deadline or pending.future.done()
+            if max_sleep is None or answered:
                 continue
-            if pending.answer_by <= now:
+            answer_by = first_deadline(pending, max_sleep)
+            if answer_by <= now:
                 silent = self._traffic.seconds_without_reply(pending, now)
                 if silent >= SILENCE:
                     over.append(pending)
                     continue
-                pending.answer_by = now + SILENCE - silent
-            self.answer_by = min(self.answer_by, pending.answer_by)
+                answer_by = now + SILENCE - silent
+            self.answer_by = min(self.answer_by, answer_by)
         self._plan()
         return over
+
+
+def first_deadline(pending: PendingAcquire, max_sleep: int) -> float:
+    """The end of the wait for a first answer. `max_sleep=0` does not forbid a slow reply."""
+    return pending.start + (max_sleep / 1_000_000 or REPLY_TIMEOUT)

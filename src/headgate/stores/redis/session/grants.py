@@ -61,11 +61,15 @@ class Grants:
 
     def apply_answers(
         self, acquires: list[PendingAcquire], answers: list[Answer], now: float
-    ) -> None:
+    ) -> tuple[bool, int | None]:
+        """Return whether all were granted, and how many are before the first that waits."""
         for pending, answer in zip(acquires, answers, strict=True):
             # A caller that has left gives its grant back. One that sleeps has its moment already.
             if pending.number in self._traffic.waiting or pending.future.done():
                 self._apply_answer(pending, answer, now)
+        kinds = [answer.kind for answer in answers]
+        ahead = answers[kinds.index("wait")].fence if "wait" in kinds else None
+        return kinds.count("grant") == len(kinds), ahead
 
     def _apply_answer(self, pending: PendingAcquire, answer: Answer, now: float) -> None:
         kind, number, fence = answer
@@ -94,7 +98,6 @@ class Grants:
         if pending.then is not None:
             pending.report_wait(pending.then, position, delay)
         if pending.request.max_sleep is not None:
-            pending.answer_by = inf
             self._deadlines.limit_wait(pending, pending.request.max_sleep)
 
     def apply_grant(

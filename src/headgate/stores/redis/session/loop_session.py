@@ -105,7 +105,7 @@ class LoopSession:
         closing, entry, noted = request.closing, ref(pending), False
         try:
             closing.begin(entry)
-            self.machine.begin(pending, pending.start)
+            self.machine.begin(pending)
             self._schedule()
             if request.max_sleep is not None:
                 self._set_timer()
@@ -115,7 +115,8 @@ class LoopSession:
                 else await_grant(pending, on_wait, self.queue.name)
             )
             grant: Grant = await outcome
-            self.machine.end(pending)
+            if pending.deadline is not None:
+                self.machine.end(pending)
             waited = monotonic() - pending.start
             noted = True
             note_grant(
@@ -124,7 +125,7 @@ class LoopSession:
                 request,
                 waited if pending.queued else None,
             )
-            return pending.permit or self._issue(pending, grant, waited)
+            return pending.permit or issued(self, pending, grant, waited)
         except BaseException as error:
             self.leave(pending)
             if not noted:
@@ -132,20 +133,6 @@ class LoopSession:
             raise
         finally:
             closing.end(entry)
-
-    def _issue(self, pending: PendingAcquire, grant: Grant, waited: float) -> Permit:
-        permit = Permit(
-            self.queue.issuer,
-            pending.request.units,
-            grant,
-            waited,
-            pending.caller,
-            pending.believed,
-            self,
-        )
-        if permit.held:
-            self.hold(permit, pending.lease)
-        return permit
 
     def ask(self, operation: Operation) -> Future[Any]:
         """A future for the answer to any other request."""
@@ -156,13 +143,6 @@ class LoopSession:
     def run(self, operations: list[Operation]) -> None:
         self.traffic.run(operations)
         self._schedule()
-
-    def note(self, operation: Operation) -> None:
-        """Let `operation` go with the next call, whenever that is.
-
-        A signal handler, a finalizer or another thread may call this in the middle of any method.
-        """
-        self.traffic.operations.append(operation)
 
     def send_noted(self) -> None:
         """Send the noted operations, from the loop that had the session when they were noted.
@@ -188,17 +168,15 @@ class LoopSession:
         A task whose loop ends may get its grant after the portal has taken over the session. Then
         the portal's loop plans the renewal.
         """
-        if not self.machine.renewal.hold(permit, lease):
-            loop = self.client.loop
-            if asyncio._get_running_loop() is loop:
-                self._renew_in_time(permit, lease)
-            else:
-                with suppress(RuntimeError):  # the loop is closed, and nothing is renewed
-                    loop.call_soon_threadsafe(self._renew_in_time, permit, lease)
-
-    def _renew_in_time(self, permit: Permit, lease: int) -> None:
-        self.machine.renewal.renew_in_time(permit, lease, monotonic())
-        self._set_timer()
+        loop, renewal = self.client.loop, self.machine.renewal
+        if renewal.hold(permit, lease):
+            return
+        if asyncio._get_running_loop() is loop:
+            renewal.renew_in_time(permit, lease, monotonic())
+            self._set_timer()
+        else:
+            with suppress(RuntimeError):  # the loop is closed, and nothing is renewed
+                loop.call_soon_threadsafe(self.hold, permit, lease)
 
     def hand_over(self, permit: Permit) -> bool:
         """Give `permit` to the next waiter here, if no other caller can be before it."""
@@ -287,9 +265,8 @@ class LoopSession:
         elif self.traffic.state is SCHEDULED:
             self._client_knows = True
             try:
-                if self.machine.next_call.leaves_at_once():
-                    self.client.sending.at_once(self)
-                else:
+                node, at_once = self.node, self.machine.next_call.leaves_at_once()
+                if not (at_once and node is not None and node.send_at_once(self)):
                     self.client.sending.ready(self)
             except BaseException:
                 self._client_knows = False
@@ -407,6 +384,23 @@ class LoopAcquire(PendingAcquire):
         """Fail from any thread, unless the grant is already there."""
         with suppress(RuntimeError):  # its loop is closed
             cast("Future[Any]", self.future).get_loop().call_soon_threadsafe(self.settle, error)
+
+
+def issued(session: LoopSession, pending: PendingAcquire, grant: Grant, waited: float) -> Permit:
+    """The permit of a grant. The session renews it from now on."""
+    permit = Permit(
+        session.queue.issuer,
+        pending.request.units,
+        grant,
+        waited,
+        pending.caller,
+        pending.believed,
+        session,
+    )
+    if permit.held:
+        session.hold(permit, pending.lease)
+        session.machine.renewal.expected.discard(pending)
+    return permit
 
 
 def count_refusal(name: str, pending: PendingAcquire, error: BaseException) -> None:

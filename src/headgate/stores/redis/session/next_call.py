@@ -87,6 +87,9 @@ class NextCall:
         sent = traffic.to_repeat or self._make_new(notified, now)
         traffic.sent, traffic.to_repeat = sent, None
         traffic.state = IN_FLIGHT
+        self.one_request = len(sent.acquires) + len(sent.operations) == 1
+        if sent.operations:
+            self._one_operation = len(sent.operations) == 1
         return sent.command
 
     def _make_new(self, notified: bool, now: float) -> Sent:
@@ -112,15 +115,10 @@ class NextCall:
         now: float,
     ) -> Sent:
         numbering, waiting = self._numbering, self._traffic.waiting
-        waits, uncontended, doubts = bool(waiting), self.uncontended, self._recovery.doubts
+        waits, uncontended = bool(waiting), self.uncontended
         received = self._received(waits, now)
         declared, how = self._limits.limits_for_call(bool(acquires or waits), operations)
-        alone = (
-            uncontended
-            and len(acquires) == 1
-            and how == KNOWN
-            and not (operations or waits or doubts)
-        )
+        alone = uncontended and len(acquires) == 1 and how == KNOWN and not (operations or waits)
         numbering.call += 1
         command = write_call(
             self._key,
@@ -134,9 +132,6 @@ class NextCall:
             acquires,
             for_others=bool(operations) and not uncontended,
         )
-        self.one_request = len(acquires) + len(operations) == 1
-        if operations:
-            self._one_operation = len(operations) == 1
         ahead = self._handoff.count_ahead() if waits and acquires else 0
         for pending in acquires:
             number = pending.number

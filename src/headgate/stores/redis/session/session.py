@@ -78,11 +78,11 @@ class Session:
 
     # Requests -------------------------------------------------------------------------------------
 
-    def begin(self, pending: PendingAcquire, now: float) -> None:
+    def begin(self, pending: PendingAcquire) -> None:
         """Ask for `pending` with the next call."""
         self.numbering.caller = pending.number = self.numbering.caller + 1
         if pending.request.max_sleep is not None:
-            self.deadlines.begin(pending, pending.request.max_sleep / 1_000_000, now)
+            self.deadlines.begin(pending, pending.request.max_sleep)
         self.traffic.acquires.append(pending)
         self.traffic.schedule()
 
@@ -163,11 +163,13 @@ class Session:
         for operation, outcome in zip(sent.operations, reply.answers, strict=False):
             self._on_answer(operation, outcome, now)
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
-        self._grants.apply_answers(sent.acquires, answers, now)
+        at_once, ahead = self._grants.apply_answers(sent.acquires, answers, now)
         claims = self._grants.apply_outbox(reply.outbox, reply.now, now)
         doubtful = claims or self.recovery.announced
         unclaimed = doubtful and self.recovery.unclaimed(claims, reply.now)
-        self._note_places(sent, answers)
+        if ahead is not None:
+            self.handoff.note_queued(sent, ahead)
+        self.next_call.note_acquires(sent, at_once, ahead or 0)
         if traffic.abandoned:
             traffic.forget_abandoned()
         self.polls.schedule(reply.head, now)
@@ -176,15 +178,6 @@ class Session:
             self.recovery.begin_again(now)
             traffic.put_back(acquires)
             traffic.schedule()
-
-    def _note_places(self, sent: Sent, answers: list[Answer]) -> None:
-        kinds = [answer.kind for answer in answers]
-        at_once = kinds.count("grant") == len(kinds)
-        ahead = 0
-        if "wait" in kinds:
-            ahead = answers[kinds.index("wait")].fence
-            self.handoff.note_queued(sent, ahead)
-        self.next_call.note_acquires(sent, at_once, ahead)
 
     def _on_answer(self, operation: Operation, answer: Outcome, now: float) -> None:
         if operation.asker is not None:

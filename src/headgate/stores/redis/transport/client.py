@@ -16,7 +16,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from redis.exceptions import ReadOnlyError
 
-from headgate import counts
+from headgate.counts import TELEMETRY, note_call
 from headgate.stores.redis.transport.availability import Availability
 from headgate.stores.redis.transport.failures import NotThereError
 from headgate.stores.redis.transport.lifecycle import Keeper, Lifecycle
@@ -47,7 +47,6 @@ class Client:
         # 128 random bits: no other client has this id, not even one in the child of a fork.
         self.id = secrets.token_hex(16)
         self.topology = topology
-        self.keeper = keeper
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
@@ -63,7 +62,7 @@ class Client:
         self.availability = Availability(self)
         self.reconnection = Reconnection(self)
         self.subscriptions = Subscriptions(self)
-        self.lifecycle = Lifecycle(self)
+        self.lifecycle = Lifecycle(self, keeper)
 
     @property
     def closed(self) -> bool:
@@ -100,9 +99,9 @@ class Client:
         self.availability.suspects[node.endpoint] = lost
         with self.sending.putting_off(calls):
             while calls:
-                if counts.is_on:
+                if TELEMETRY.on:
                     seconds = self.loop.time() - calls[0].sent
-                    counts.note_call(self.topology, node.endpoint, lost, seconds)
+                    note_call(self.topology, node.endpoint, lost, seconds)
                 self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
                 del calls[0]
         self.subscriptions.lost(node.endpoint, replaced=isinstance(lost, DEMOTED))

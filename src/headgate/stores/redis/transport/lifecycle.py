@@ -34,16 +34,15 @@ class Connections(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    @property
-    def keeper(self) -> Keeper: ...
     def retry_backlog(self) -> bool: ...
     def tasks(self) -> list[asyncio.Task[None]]: ...
     def close(self) -> None: ...
 
 
 class Lifecycle:
-    def __init__(self, client: Connections) -> None:
+    def __init__(self, client: Connections, keeper: Keeper) -> None:
         self._client = client
+        self.keeper = keeper
         # The portal has taken over the sessions' permits and the operations that they must deliver.
         self.ended = False
         # `end` holds this lock. It is reentrant: a signal handler may end the client, too.
@@ -92,7 +91,7 @@ class Lifecycle:
             if not self.ended:
                 self.abandoned = not self._client.loop.is_running()
                 self._client.close()
-                self._client.keeper.take_over(self._client)
+                self.keeper.take_over(self._client)
                 self.ended = True
 
     async def _drain(self) -> None:

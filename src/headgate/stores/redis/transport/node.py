@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from headgate import counts
+from headgate.counts import TELEMETRY, note_call
 from headgate.stores.redis.protocol.calls import Command
 from headgate.stores.redis.protocol.index import Refresh
 from headgate.stores.redis.protocol.script import library
@@ -247,9 +247,31 @@ class Node:
 
     # Sending --------------------------------------------------------------------------------------
 
+    def send_at_once(self, sender: Sender) -> bool:
+        """Send a call of `sender`, because no other operation will travel with it.
+
+        False: the server is busy with calls. This one leaves at the end of the loop's turn,
+        together with those of other senders.
+        """
+        # While the connection is buffering, this call leaves in one write with the others.
+        busy = self.calls and not self.connection.is_buffering()
+        if self.writing or self.closed or busy:
+            return False
+        try:
+            now, command = self.client.loop.time(), sender.command()
+            if command is not None:
+                self.send_call(Call(sender, command, now, now))
+        except BaseException:
+            self.client.sending.put_off(sender)
+            raise
+        return True
+
     def send_call(self, call: Call) -> None:
         if self._watch is None:
-            self._begin_watch()
+            self._watch = self.client.loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
+            if self._idle is not None:
+                self._idle.cancel()
+                self._idle = None
         command = call.command
         script = command.script
         must_write = False
@@ -290,12 +312,6 @@ class Node:
     def _by_function(self) -> bool:
         over = not self._scripts_until or self.client.loop.time() >= self._scripts_until
         return over and self.client.topology.functions
-
-    def _begin_watch(self) -> None:
-        self._watch = self.client.loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
 
     def _look_at_calls(self) -> None:
         """Cut the connection if the server has not answered the oldest call in time."""
@@ -362,9 +378,9 @@ class Node:
     def answer(self, call: Call, reply: Any) -> None:
         """Give the sender its reply, or the error with which its call has failed."""
         client = self.client
-        if counts.is_on:
+        if TELEMETRY.on:
             seconds = client.loop.time() - call.sent
-            counts.note_call(client.topology, self.endpoint, reply, seconds)
+            note_call(client.topology, self.endpoint, reply, seconds)
         try:
             client.availability.note_reply(call, reply, self)
             call.sender.answered(reply)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterator
 
+    from headgate.stores.redis.transport.connection import Connection
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
@@ -75,23 +76,6 @@ class Sending:
         self._loop.call_soon(self._flush)
         self._flush_by = self._loop.time() + PAUSE
 
-    def at_once(self, sender: Sender) -> None:
-        """Send a call of `sender` at once, because no other operation will travel with it.
-
-        With calls in flight, the server is busy: then it leaves together with those of other
-        senders.
-        """
-        node = sender.node
-        if (
-            node is None
-            or (node.writing or node.closed)
-            # While the connection is buffering, this call leaves in one write with the others.
-            or (node.calls and not node.connection.is_buffering())
-        ):
-            self.ready(sender)
-        else:
-            self._send_next(sender)
-
     def _flush(self) -> None:
         """Send one call for each session, with one write for each connection."""
         if self._client.ended:
@@ -111,26 +95,14 @@ class Sending:
                 self._loop.call_later(PAUSE, self.ready, sender)
             raise
         finally:
-            try:
-                while writers:
-                    writers[0].write()
-                    del writers[0]
-            except BaseException as interrupt:  # some of it may have left
-                for connection in writers:
-                    connection.cut(ConnectionError(f"a write was interrupted: {interrupt!r}"))
-                raise
+            write_all(writers)
 
     def _send_next(self, sender: Sender) -> None:
         """Send the next call of `sender`. If it cannot be made or written, put it off."""
         try:
             now, command = self._loop.time(), sender.command()
-            if command is None:
-                return
-            call, node = Call(sender, command, now, now), sender.node
-            if node is None or node.closed:
-                self.send(call)
-            else:
-                node.send_call(call)
+            if command is not None:
+                self.send(Call(sender, command, now, now))
         except BaseException:
             self.put_off(sender)
             raise
@@ -188,3 +160,14 @@ class Sending:
 
     def halt(self) -> None:
         self._ready, self._paused = deque(), []
+
+
+def write_all(connections: list[Connection]) -> None:
+    try:
+        while connections:
+            connections[0].write()
+            del connections[0]
+    except BaseException as interrupt:  # some of it may have left
+        for connection in connections:
+            connection.cut(ConnectionError(f"a write was interrupted: {interrupt!r}"))
+        raise

@@ -110,18 +110,18 @@ async def _deliver(until: float) -> list[Unsent]:
     await arrived
     clients = [client for client in snapshot(CLIENTS) if not client.closed]
     delivered = [
-        client.keeper.deliver(client, until)
+        client.lifecycle.keeper.deliver(client, until)
         if client.loop is here
         else _deliver_in_other_loop(client, until)
         for client in clients
     ]
     await asyncio.gather(*delivered)
-    return [each for client in clients for each in client.keeper.unsent(client)]
+    return [each for client in clients for each in client.lifecycle.keeper.unsent(client)]
 
 
 async def _deliver_in_other_loop(client: Client, until: float) -> None:
     """Deliver in the loop of another thread, which may be blocked, or end at any moment."""
-    work = client.keeper.deliver(client, until)
+    work = client.lifecycle.keeper.deliver(client, until)
     with suppress(RuntimeError, TimeoutError, asyncio.CancelledError):
         done = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, client.loop))
         await asyncio.wait_for(done, max(0.0, until - monotonic()))
