@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from tests.faults.scene import enter
 from tests.index import refreshed
 from tests.processes import environment
 from tests.servers import Server
-from tests.world import waiting
+from tests.world import LONG, waiting
 
 
 @pytest.fixture
@@ -101,6 +102,9 @@ async def test_show_names_the_processes_that_hold_and_wait(
         0,
     )
     assert 0 < holder["lease_left"] <= 30
+    assert 0 < waits["waited"] < holder["held"] < LONG
+    assert re.search(r"permits for [\d.]+ s, the lease ends in", text)
+    assert re.search(r"permits for [\d.]+ s, alive", text)
     assert f"process {os.getpid()} of" in text.partition("held by:")[2].partition("waiting")[0]
 
 
@@ -115,6 +119,8 @@ async def test_top_puts_the_longest_queue_first(fleet: Limiter, own_server: Serv
     assert snapshot["names"] == 2
     found = [(each["name"], each["waiting"]) for each in snapshot["limiters"]]
     assert found == [("full", 1), ("idle", 0)]
+    longest, idle = (each["oldest_wait"] for each in snapshot["limiters"])
+    assert (0 < longest < LONG, idle) == (True, None)
     assert (await headgate_here(url, "top")).code == 64  # no terminal
 
 
@@ -139,11 +145,16 @@ async def test_top_is_live_on_a_terminal(fleet: Limiter, own_server: Server) -> 
     await hostile.acquire()
     await refreshed(own_server.user_url)
 
-    with terminal(own_server.user_url, "top") as (process, screen):
-        text = await asyncio.to_thread(read_until, screen, "'full'")
-        process.send_signal(signal.SIGINT)
+    async with fleet.acquire():
+        waiter = asyncio.create_task(enter(fleet))
+        await waiting(fleet, 1)
+        with terminal(own_server.user_url, "top") as (process, screen):
+            text = await asyncio.to_thread(read_until, screen, "'full'")
+            process.send_signal(signal.SIGINT)
+    (await waiter).release()
 
     assert "3 names" in text
+    assert re.search(r"'full'[^\n]* 1 [^\n]*?[\d.]+ s", text)
     assert "'[red]\\x1b]0;x\\x07'" in text
     assert "\x1b]0;x" not in text
     assert process.returncode == 130

@@ -35,8 +35,11 @@ async def test_holders_and_waiters_are_listed_with_their_costs_in_order(
         assert [waiter.position for waiter in members.waiters] == [0, 1]
         assert len({waiter.id for waiter in members.waiters}) == 2
 
+        waited = [waiter.waited for waiter in members.waiters]
+        assert 0 <= waited[1] <= waited[0]
         [head, none] = await lists.aheads([encoded(name), encoded(f"{name} is unknown")])
         assert (head.id, none) == (members.waiters[0].id, None)
+        assert head.waited >= waited[0]
     for permit in await asyncio.gather(*waiters):
         permit.release()
     await limiter.aflush()

@@ -36,7 +36,7 @@ SENT: list[Request] = [
     Cancel(CALLER, 1_750_000_000_000_000),
     Cancel(CALLER, 0, 3),
     Release(CALLER, 4),
-    Renew(CALLER, 30_000_000),
+    Renew(CALLER, 30_000_000, 17),
     Quit("session.1"),
     Settle(1_750_000_000_000_000, "tokens=-5"),
     Drain("tokens", 0, 17, 1_750_000_000_000_000),

@@ -72,7 +72,7 @@ def release(words: Iterator[str]) -> Release:
 
 def renew(words: Iterator[str]) -> Renew:
     session, number, asked = next(words).split(":", 2)
-    return Renew(Caller(session, int(number), asked), int(next(words)))
+    return Renew(Caller(session, int(number), asked), int(next(words)), int(next(words)))
 
 
 def rejoin(words: Iterator[str]) -> Rejoin:

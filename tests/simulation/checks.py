@@ -12,7 +12,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.gate.compile import Declaration, parsed
@@ -45,7 +45,7 @@ WORDS = {
     "quit": 2,
     "rejoin": 5,
     "release": 4,
-    "renew": 2,
+    "renew": 3,
 }
 WORDS |= {"settle": 2, "status": 1, "update": 1, "resume": 0, "reset": 0, "declared": 0}
 MOST_CALLS = 5000  # in a run: mostly there are a twentieth of that
@@ -749,7 +749,7 @@ def members_of(server: Server, key: bytes) -> Members:
 def members_in(its: SortedSet) -> Members:
     waiters = [member.decode() for _, member in its.order[its.between(-inf, HOLDERS - 1)]]
     holders = {
-        member[1:].decode(): int(score - HOLDERS)
+        member[1:].decode(): ceil(score - HOLDERS)
         for score, member in its.order[its.between(HOLDERS, -1)]
     }
     return Members(waiters, holders)

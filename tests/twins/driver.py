@@ -237,7 +237,9 @@ class Player:
             return [self.cancel(caller, *details[1:])]
         if kind == "settle":
             return [Settle(self.moments.get(caller, self.now), *details[1:])]
-        return [(Release if kind == "release" else Renew)(caller, *details[1:])]
+        if kind == "renew":
+            return [Renew(caller, *details[1:], since=self.moments.get(caller, self.now))]
+        return [Release(caller, *details[1:])]
 
     def acquire(
         self,

@@ -18,7 +18,7 @@ from headgate.gate.compile import parsed as rule_of
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
 from headgate.request import NOTHING
-from tests.twins.kept import Record, Replaced, client_of
+from tests.twins.kept import Record, Replaced, client_of, end_that_says
 from tests.twins.wire import (
     Acquire,
     Answer,
@@ -288,6 +288,8 @@ class Model:
         if lease is not None:
             self.held += caller not in self.holders
             self.holders[caller] = grant.t + lease
+            if lease != self.lease():
+                self.holders[caller] = end_that_says(grant.t, grant.t + lease)
             self.next_expiry = min(self.next_expiry or grant.t + lease, grant.t + lease)
 
     def let_go(self, caller: Caller) -> bool:
@@ -579,9 +581,8 @@ class Turn:
         end = self.model.holders.get(request.caller, 0)
         if end <= self.gate.t:
             return False
-        self.model.holders[request.caller] = max(
-            end, self.gate.t + (self.model.lease() or request.lease)
-        )
+        end = max(end, self.gate.t + (self.model.lease() or request.lease))
+        self.model.holders[request.caller] = end_that_says(request.since, end)
         return True
 
     def status(self, units: Units) -> Answer:
@@ -733,6 +734,6 @@ class Turn:
                 for caller in [
                     caller for caller in model.holders if caller[:2] == (session, number)
                 ]:
-                    model.holders[caller] = t + left
+                    model.holders[caller] = end_that_says(t, t + left) if left else t
                     model.next_expiry = min(model.next_expiry, t + left)
         return True

@@ -116,16 +116,17 @@ class Release(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """The holder still holds, for the lease of the limits; for the lease of its grant, if they have
-    none.
+    """The holder still holds, as it does since its grant, for the lease of the limits; for the
+    lease of its grant, if they have none.
     """
 
     caller: Caller
     lease: int = 0
+    since: int = 0
 
     @property
     def words(self) -> str:
-        return f"renew {self.caller.text} {self.lease}"
+        return f"renew {self.caller.text} {self.lease} {self.since}"
 
 
 class Quit(NamedTuple):

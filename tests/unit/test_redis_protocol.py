@@ -76,13 +76,14 @@ class Held:
     """A permit, as a renewal sees it."""
 
     key = Caller("s.1", 7, "-")
+    t = 99
 
 
 WORDS: list[tuple[Operation, str]] = [
     (Release(Caller("s.1", 7, "requests=3")), "release s.1 7 1 requests=3"),
     (Cancel(Caller("s.1", 7, "-")), "cancel s.1 7 1 0 -"),
     (Cancel(Caller("s.1", 7, "-"), 99), "cancel s.1 7 1 99 -"),
-    (Renew(cast(Permit, Held()), 300), "renew s.1:7:- 300"),
+    (Renew(cast(Permit, Held()), 300), "renew s.1:7:- 300 99"),
     (Settle(99, "tokens=-5"), "settle 99 tokens=-5"),
     (Drain("tokens", 0, 8, 12, until=NEVER), "drain tokens 0 8 12"),
     (Pause(1000, until=NEVER), "pause 1000"),

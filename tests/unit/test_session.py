@@ -397,7 +397,7 @@ def test_a_lease_is_renewed_at_a_third_and_counts_from_the_sending_of_the_call()
 
     talk.pass_time(LEASE / 3)
 
-    assert talk.call()[-3:] == ["renew", "a:1:-", str(LEASE * 1_000_000)]
+    assert talk.call()[-4:] == ["renew", "a:1:-", str(LEASE * 1_000_000), str(permit.t)]
 
 
 def test_a_caller_that_leaves_gives_its_permit_to_the_next_one_here() -> None:

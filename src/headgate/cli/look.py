@@ -35,11 +35,11 @@ async def show(args: Namespace) -> None:
 
 
 def holder_facts(holder: Holder) -> dict[str, Any]:
-    return {**process_facts(holder), "lease_left": holder.lease_left}
+    return {**process_facts(holder), "held": holder.held, "lease_left": holder.lease_left}
 
 
 def waiter_facts(waiter: Waiter) -> dict[str, Any]:
-    facts = {"position": waiter.position, "alive_for": waiter.alive_for}
+    facts = {"position": waiter.position, "waited": waiter.waited, "alive_for": waiter.alive_for}
     return {**process_facts(waiter), **facts}
 
 
@@ -51,10 +51,12 @@ def process_facts(member: Holder | Waiter) -> dict[str, Any]:
 
 def member_lines(members: Members) -> list[str]:
     holders = [
-        f"{process_text(each)}, {lease_text(each.lease_left)}" for each in members.holders[:MOST]
+        f"{process_text(each)}{time_text(each.held)}, {lease_text(each.lease_left)}"
+        for each in members.holders[:MOST]
     ]
     waiters = [
-        f"{process_text(each)}, {life_text(each.alive_for)}" for each in members.waiters[:MOST]
+        f"{process_text(each)}{time_text(each.waited)}, {life_text(each.alive_for)}"
+        for each in members.waiters[:MOST]
     ]
     return [
         *section("held by", holders, members.holding),
@@ -78,6 +80,11 @@ def process_text(member: Holder | Waiter) -> str:
         process = f"{shown(label.program)}, process {label.pid} of {shown(label.host)}"
     cost = " and ".join(f"{number:,} {unit}" for unit, number in member.units.items())
     return f"{process}: {cost}"
+
+
+def time_text(seconds: float | None) -> str:
+    """For how long it holds or waits. Processes with an older version of headgate do not say."""
+    return "" if seconds is None else f" for {duration(seconds)}"
 
 
 def lease_text(left: float | None) -> str:

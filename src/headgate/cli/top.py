@@ -14,6 +14,7 @@ from headgate.cli.exits import USAGE, Failure
 from headgate.cli.output import emit, facts_of, shown
 from headgate.cli.store import redis_store_of
 from headgate.errors import UnknownLimiterError
+from headgate.keys import encoded
 from headgate.limiter import Limiter
 from headgate.missing_extra import extra
 from headgate.stores.status import Status
@@ -21,6 +22,8 @@ from headgate.stores.status_text import Use, bar, duration
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from headgate.interfaces import Lists
 
 MOST = 500  # names that are asked for their status in each snapshot
 EVERY = 1.0  # seconds between two snapshots
@@ -30,12 +33,16 @@ FAST = 32  # names that are asked at once
 class Snapshot(NamedTuple):
     names: int  # in use
     statuses: list[Status]  # the longest queue first, then the fullest limit
+    oldest: dict[str, float | None]  # by name, for how many seconds its first waiter waits
 
 
 async def top(args: Namespace) -> None:
     if args.json:
         snapshot = await look(args)
-        limiters = [facts_of(status) for status in snapshot.statuses]
+        limiters = [
+            {**facts_of(status), "oldest_wait": snapshot.oldest.get(status.name)}
+            for status in snapshot.statuses
+        ]
         emit(args, "top", {"names": snapshot.names, "limiters": limiters}, "")
     elif sys.stdout.isatty():
         await show_live(args)
@@ -59,7 +66,13 @@ async def look(args: Namespace) -> Snapshot:
                 return None  # forgotten meanwhile
 
     found = [status for status in await asyncio.gather(*map(status_of, some)) if status]
-    return Snapshot(len(names), sorted(found, key=urgency))
+    return Snapshot(len(names), sorted(found, key=urgency), await oldest_waits(lists, found))
+
+
+async def oldest_waits(lists: Lists, found: list[Status]) -> dict[str, float | None]:
+    names = [status.name for status in found if status.waiting]
+    heads = await lists.aheads([encoded(name) for name in names])
+    return {name: head.waited for name, head in zip(names, heads, strict=True) if head}
 
 
 def urgency(status: Status) -> tuple[float, float, str]:
@@ -83,15 +96,18 @@ def table(snapshot: Snapshot, height: int) -> Table:
     from rich.text import Text
 
     made = Table(title=f"{snapshot.names:,} names; Ctrl-C ends", expand=True)
-    for column in ("name", "waiting", "limits", "a new caller"):
+    for column in ("name", "waiting", "oldest wait", "limits", "a new caller"):
         made.add_column(column)
     room = height - 6
     for status in snapshot.statuses:
         room -= max(1, len(status.limits))
         if room < 0:
             break
-        cells = shown(status.name), f"{status.waiting:,}", limits_text(status), turn(status)
-        made.add_row(*map(Text, cells))  # a Text has no markup that a name could contain
+        name, waiting = shown(status.name), f"{status.waiting:,}"
+        oldest = snapshot.oldest.get(status.name)
+        longest = "" if oldest is None else duration(oldest)
+        # A Text has no markup that a name could contain.
+        made.add_row(*map(Text, (name, waiting, longest, limits_text(status), turn(status))))
     return made
 
 

@@ -23,6 +23,8 @@ class Holder:
     `id` is another for each acquire. It is "" if the store only counts its permits.
     `lease_left`: seconds until the lease ends, unless the session renews it. At 0 or below it has
     ended. None: no lease is lost in this store.
+    `held`: for how many seconds it is held. None: the store does not say. In memory it never does:
+    a clock would slow down each acquire.
     """
 
     session_id: str
@@ -30,6 +32,7 @@ class Holder:
     units: dict[str, int]
     lease_left: float | None
     id: str
+    held: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Waiter:
 
     `alive_for`: seconds until its session expires and the place is lost, unless the session calls.
     None: the session has expired, or no session expires in this store.
-    `waited`: for how many seconds it waits at least. None: the store does not keep that.
+    `waited`: for how many seconds it waits. None: the store does not say.
     """
 
     session_id: str

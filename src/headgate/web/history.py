@@ -40,22 +40,3 @@ class History:
         first = max(time, now - LENGTH)
         known: Iterable[Sample] = self._samples.get(target, ())
         return [sample for sample in known if sample.time > first]
-
-
-class FirstSeen:
-    """Since when acquires are known to wait or to hold: from the first read that listed them."""
-
-    def __init__(self) -> None:
-        self._moments: dict[str, float] = {}
-        self._seen: dict[str, float] = {}
-
-    def age(self, id_: str, now: float) -> float | None:
-        """Seconds since the first read with this id. None: it has no id."""
-        if not id_:
-            return None
-        moment = self._seen[id_] = self._moments.get(id_, now)
-        return max(0.0, now - moment)
-
-    def end_of_read(self) -> None:
-        """Forget those that this read has not listed."""
-        self._moments, self._seen = self._seen, {}

@@ -9,22 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from time import monotonic, time
+from time import time
 from typing import Any, TypeAlias
 
 from headgate.errors import UnknownLimiterError
 from headgate.keys import encoded
 from headgate.limiter import Limiter
 from headgate.listing import alongest_queues, anames
-from headgate.stores.members import Head, Label, Members
+from headgate.stores.members import Label, Members
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, store_of
 from headgate.stores.status import LimitStatus, QueueLength, Status
-from headgate.web.history import FirstSeen, History, Sample, Target
+from headgate.web.history import History, Sample, Target
 
 PAGE = 50  # names
-# Of a permit or waiter: its process, its cost, and the seconds that it holds or waits at least. Of
-# a permit with a lease: the seconds that are left of it.
+# Of a permit or waiter: its process, its cost, and for how many seconds it holds or waits. Of a
+# permit with a lease: the seconds that are left of it.
 Member: TypeAlias = "tuple[Label | None, dict[str, int], float | None, float | None]"
 
 
@@ -39,7 +39,7 @@ class View:
 
 @dataclass(frozen=True)
 class Known:
-    """A name or key at one moment. `oldest`: seconds that its first waiter waits at least."""
+    """A name or key at one moment. `oldest`: for how many seconds its first waiter waits."""
 
     status: Status
     oldest: float | None = None
@@ -61,7 +61,6 @@ class Reader:
         store = store_of(where)
         self.store = "this process" if isinstance(store, MemoryStore) else str(store)
         self._where, self._lists = where, store.lists
-        self._seen = FirstSeen()
         self.history = History()
 
     async def read(self, views: Iterable[View]) -> Snapshot:
@@ -73,9 +72,7 @@ class Reader:
             shown |= {(name, None) for name in page_of(view, names)[0]}
         await self._read_known(snapshot, shown)
         for target in details & snapshot.known.keys():
-            members = await self._lists.amembers(encoded(*target))
-            snapshot.members[target] = self._members(members)
-        self._seen.end_of_read()
+            snapshot.members[target] = rows_of(await self._lists.amembers(encoded(*target)))
         return snapshot
 
     async def _read_known(self, snapshot: Snapshot, targets: Iterable[Target]) -> None:
@@ -97,7 +94,8 @@ class Reader:
         if waiting:
             heads = await self._lists.aheads([encoded(*target) for target in waiting])
             for target, head in zip(waiting, heads, strict=True):
-                snapshot.known[target] = Known(snapshot.known[target].status, self._waited(head))
+                oldest = head and head.waited
+                snapshot.known[target] = Known(snapshot.known[target].status, oldest)
 
     def _limiter(self, target: Target) -> Limiter:
         """A store that is away is an error at once: the next read tries again."""
@@ -105,25 +103,15 @@ class Reader:
         whole = Limiter.attach(name, store=self._where, retry_for=0.0)
         return whole if key is None else whole[key]
 
-    def _waited(self, head: Head | None) -> float | None:
-        if head is None:
-            return None
-        age = self._seen.age(head.id, monotonic())
-        return age if head.waited is None else head.waited
 
-    def _members(self, members: Members) -> dict[str, Any]:
-        now = monotonic()
-        return {
-            "holding": members.holding,
-            "holders": grouped(
-                (each.label, each.units, self._seen.age(each.id, now), each.lease_left)
-                for each in members.holders
-            ),
-            "waiters": grouped(
-                (each.label, each.units, self._waited(Head(each.id, each.waited)), None)
-                for each in members.waiters
-            ),
-        }
+def rows_of(members: Members) -> dict[str, Any]:
+    return {
+        "holding": members.holding,
+        "holders": grouped(
+            (each.label, each.units, each.held, each.lease_left) for each in members.holders
+        ),
+        "waiters": grouped((each.label, each.units, each.waited, None) for each in members.waiters),
+    }
 
 
 def grouped(members: Iterable[Member]) -> list[dict[str, Any]]:

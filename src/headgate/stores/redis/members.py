@@ -1,8 +1,7 @@
 """The holders and waiters of one name on Redis, as an operator sees them.
 
-The server knows the order of waiters and the ends of leases. It does not keep since when an acquire
-waits or a permit is held. To look here changes nothing: leases and sessions that have ended may
-still be listed, until a call of any session removes them.
+To look here changes nothing: leases and sessions that have ended may still be listed, until a call
+of any session removes them.
 """
 
 from __future__ import annotations
@@ -14,13 +13,15 @@ from headgate.gate.compile import NO_LIMITS, Declaration, read_program
 from headgate.stores.members import MOST, Head, Holder, Label, Members, Waiter
 from headgate.stores.redis.protocol.index import ID, label_key, living, parse_label
 from headgate.stores.redis.protocol.members import (
-    HOLDERS,
     HOLDING,
     SESSIONS,
     WAITING,
+    held_since,
+    lease_end,
     pairs,
     session_of,
     units_of,
+    waits_since,
 )
 from headgate.stores.redis.transport.questions import replies_to
 
@@ -57,7 +58,7 @@ async def read_members(topology: Topology, name: str) -> Members:
             members_with(SESSIONS, MOST_SESSIONS),
         ],
     )
-    now = int(time[0]) * 1_000_000 + int(time[1])
+    now = moment(time)
     found = [*pairs(holders), *pairs(waiters)]
     labels = await labels_of(topology, {session_of(member) for member, _ in found}, int(time[0]))
     reader = Reader(declared_in(program), labels, now)
@@ -71,11 +72,28 @@ async def read_members(topology: Topology, name: str) -> Members:
 
 async def read_heads(topology: Topology, names: Sequence[str]) -> list[Head | None]:
     """The waiter at the head of each of these encoded names."""
-    whos = [f"headgate:{{{name}}}:who" for name in names]
-    first = *WAITING, "LIMIT", "0", "1"
-    questions = [(who, ("ZRANGEBYSCORE", who, *first)) for who in whos]
+    questions: list[tuple[str, tuple[str, ...]]] = []
+    first = *WAITING, "WITHSCORES", "LIMIT", "0", "1"
+    for who in (f"headgate:{{{name}}}:who" for name in names):
+        questions += [(who, ("TIME",)), (who, ("ZRANGEBYSCORE", who, *first))]
     replies = await replies_to(topology, "read_heads()", questions)
-    return [Head(reply[0].decode(), None) if reply else None for reply in replies]
+    heads: list[Head | None] = []
+    for time, reply in zip(replies[::2], replies[1::2], strict=True):
+        found = [
+            Head(member, seconds_since(waits_since(score), moment(time)))
+            for member, score in pairs(reply)
+        ]
+        heads.append(found[0] if found else None)
+    return heads
+
+
+def moment(time: Sequence[bytes]) -> int:
+    """The reply to TIME in microseconds."""
+    return int(time[0]) * 1_000_000 + int(time[1])
+
+
+def seconds_since(t: int | None, now: int) -> float | None:
+    return None if t is None else max(0, now - t) / 1_000_000
 
 
 def declared_in(program: list[bytes | None]) -> Declaration:
@@ -107,18 +125,20 @@ class Reader:
         units = units_of(member, self._declared)
         return session_id, self._labels.get(session_id[:ID]), units
 
-    def holders(self, found: Iterable[tuple[str, int]]) -> tuple[Holder, ...]:
+    def holders(self, found: Iterable[tuple[str, float]]) -> tuple[Holder, ...]:
+        now, lease = self._now, self._declared.lease
         return tuple(
             Holder(
                 *self._common(member),
-                self._seconds_until(score - HOLDERS),
+                self._seconds_until(lease_end(score)),
                 member.removeprefix("+"),
+                seconds_since(held_since(score, lease, now), now),
             )
             for member, score in found
         )
 
     def waiters(
-        self, found: Iterable[tuple[str, int]], sessions: dict[str, int]
+        self, found: Iterable[tuple[str, float]], sessions: dict[str, float]
     ) -> tuple[Waiter, ...]:
         return tuple(
             Waiter(
@@ -126,12 +146,13 @@ class Reader:
                 position,
                 self._life(sessions.get(session_of(member), 0)),
                 member,
+                seconds_since(waits_since(score), self._now),
             )
-            for position, (member, _) in enumerate(found)
+            for position, (member, score) in enumerate(found)
         )
 
-    def _life(self, end: int) -> float | None:
+    def _life(self, end: float) -> float | None:
         return self._seconds_until(end) if end > self._now else None
 
-    def _seconds_until(self, t: int) -> float:
+    def _seconds_until(self, t: float) -> float:
         return (t - self._now) / 1_000_000

@@ -8,10 +8,10 @@ function Holders.reset()
   granted = nil
 end
 
--- Holders.write() writes them.
-function Holders.add(ids, t, lease)
+-- Holders.write() writes them. `shortened`: it is not the lease of the limits.
+function Holders.add(ids, t, lease, shortened)
   granted = granted or {}
-  Membership.append_holders(granted, ids, t + lease)
+  Membership.append_holders(granted, ids, t + lease, shortened and t)
   if gate.next_expiry == 0 or t + lease < gate.next_expiry then gate.next_expiry = t + lease end
 end
 
@@ -45,12 +45,12 @@ function Holders.next_expiry(soon)
   return gate.next_expiry > 0 and gate.next_expiry
 end
 
--- Returns whether the request still holds. The permit of a removed limit stays held: it counts if
--- the limit comes back (S1).
-function Holders.renew(id, its_lease)
+-- Returns whether the request still holds, as it does `since` its grant. The permit of a removed
+-- limit stays held: it counts if the limit comes back (S1).
+function Holders.renew(id, its_lease, since)
   local t, lease = Membership.lease_end(id), gate.rules.lease or its_lease
   if not t or t <= gate.t then return false end
-  Membership.set_lease_end(id, max(t, gate.t + lease))
+  Membership.set_lease_end(id, max(t, gate.t + lease), since)
   Expiry.outlast(lease)
   return true
 end
@@ -73,11 +73,11 @@ function Holders.keep_only(session, kept)
   for _, id in ipairs(lost) do Gate.release(RequestId.costs(id), Holders.remove({ id })) end
 end
 
--- `ends` has the new ends of leases by the numbers of their requests.
-function Holders.shorten(session, ends)
+-- `ends` has the new ends of leases by the numbers of their requests, which hold for `life` before.
+function Holders.shorten(session, ends, life)
   for _, id in ipairs(ids_of(session, function(number) return ends[number] end)) do
     local t = ends[RequestId.number(id)]
-    Membership.set_lease_end(id, t)
+    Membership.set_lease_end(id, t, life > 0 and t - life) -- a lease of 0 ends now, and no later
     gate.next_expiry = min(gate.next_expiry, t)
   end
 end

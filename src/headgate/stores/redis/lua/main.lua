@@ -98,11 +98,9 @@ end
 -- A dead session may get this grant: the lease ends when the session expires (L3).
 local function grant(id, t, fence)
   Queue.pass()
-  local lease = gate.rules.lease
-  if lease then
-    lease = min(lease, Sessions.alive_until(RequestId.session(id)) - gate.t)
-    Holders.add({ id }, t, lease)
-  end
+  local whole = gate.rules.lease
+  local lease = whole and min(whole, Sessions.alive_until(RequestId.session(id)) - gate.t)
+  if lease then Holders.add({ id }, t, lease, lease < whole) end
   Outbox.add(id, t - gate.t, fence - gate.t, lease or 0)
 end
 

@@ -10,6 +10,9 @@
 --
 -- So the first ranks are the waiters', and the next ones the holders'. Scores are exact: within
 -- 2^53. The holders' scores stay below 0 until the year 2103.
+--
+-- A score also says since when its member waits or holds, for operators: a place is a moment
+-- (queue.lua). A lease began with its permit, unless it was renewed or shortened: see `score_since`.
 
 Membership = {}
 
@@ -82,17 +85,43 @@ end
 
 -- Holders
 
+-- The score of a holder whose lease was renewed or shortened. The lease ends up to STEP later. What
+-- its end leaves, divided by STEP, says since when the permit is held: the unit, 20 ms times a power
+-- of 8 (3 bits), and the moment in that unit, which begins again after COUNT of them (12 bits). Half
+-- a microsecond less tells this score from others. Twin: held_since() of protocol/members.py.
+local STEP, COUNT = 32768, 4096
+
+local function score_since(lease_end, since)
+  local scale, unit = 0, 20000
+  since = max(0, min(since, lease_end))
+  while lease_end + STEP - since >= COUNT * unit and scale < 7 do
+    scale, unit = scale + 1, 8 * unit
+  end
+  local rest = COUNT * scale + floor(since / unit) % COUNT
+  local t = lease_end + (rest - lease_end) % STEP
+  return string.format('%.1f', HOLDERS + t - 0.5)
+end
+
+local function holder_score(lease_end, since)
+  return since and score_since(lease_end, since) or Numbers.text(HOLDERS + lease_end)
+end
+
+local function lease_end_of(score)
+  return ceil(tonumber(score) - HOLDERS)
+end
+
 function Membership.count_holders()
   return redis.call('ZCOUNT', MEMBERS, FIRST_HOLDER, LAST_HOLDER)
 end
 
 -- Holders whose leases have not ended at `t`.
 function Membership.count_held(t)
-  return redis.call('ZCOUNT', MEMBERS, Numbers.text(HOLDERS + t + 1), LAST_HOLDER)
+  return redis.call('ZCOUNT', MEMBERS, '(' .. Numbers.text(HOLDERS + t), LAST_HOLDER)
 end
 
-function Membership.append_holders(list, ids, lease_end)
-  local score, count = Numbers.text(HOLDERS + lease_end), #list
+-- The permits are held since a whole lease before its end, or since `since`.
+function Membership.append_holders(list, ids, lease_end, since)
+  local score, count = holder_score(lease_end, since), #list
   for i = 1, #ids do list[count + 2 * i - 1], list[count + 2 * i] = score, '+' .. ids[i] end
 end
 
@@ -106,19 +135,19 @@ function Membership.remove_holders(ids)
   return redis.call('ZREM', MEMBERS, unpack(holders))
 end
 
-function Membership.set_lease_end(id, lease_end)
-  add(Numbers.text(HOLDERS + lease_end), '+' .. id)
+function Membership.set_lease_end(id, lease_end, since)
+  add(holder_score(lease_end, since), '+' .. id)
 end
 
 function Membership.lease_end(id)
   local score = score_of('+' .. id)
-  return score and score - HOLDERS
+  return score and lease_end_of(score)
 end
 
 function Membership.first_lease_end()
   local first = redis.call(
     'ZRANGEBYSCORE', MEMBERS, FIRST_HOLDER, LAST_HOLDER, 'WITHSCORES', 'LIMIT', 0, 1)
-  return first[2] and tonumber(first[2]) - HOLDERS or 0
+  return first[2] and lease_end_of(first[2]) or 0
 end
 
 function Membership.expired_holders(t)

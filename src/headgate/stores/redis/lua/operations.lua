@@ -127,9 +127,9 @@ function verbs.release(session, first, count, asked)
   answer_many(held, count)
 end
 
--- The granted lease counts only if no limit has one now.
-function verbs.renew(id, lease)
-  answer('done', 1, Holders.renew(id, lease) and 1 or 0)
+-- The granted lease counts only if no limit has one now. `since`: the moment of the grant.
+function verbs.renew(id, lease, since)
+  answer('done', 1, Holders.renew(id, lease, since) and 1 or 0)
 end
 
 function verbs.settle(t, extras)
@@ -203,7 +203,7 @@ end
 
 -- Words: n is a number, o a number or -1 for none, w any other word.
 local WORDS = {
-  acquire = 'nnoow', cancel = 'wnnnw', quit = 'ww', release = 'wnnw', renew = 'wn', settle = 'nw',
+  acquire = 'nnoow', cancel = 'wnnnw', quit = 'ww', release = 'wnnw', renew = 'wnn', settle = 'nw',
   status = 'w', update = 'w', drain = 'wnnn', pause = 'n', rejoin = 'wwnnw', resume = '',
   reset = '', declared = '',
 }

@@ -122,7 +122,7 @@ local function shorten(session, box, life)
       box[i] = item(first, count, t, tonumber(fence), life)
     end
   end
-  if next(ends) then Holders.shorten(session, ends) end
+  if next(ends) then Holders.shorten(session, ends, life) end
 end
 
 -- Returns whether a session is suspect now.

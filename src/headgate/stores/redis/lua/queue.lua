@@ -2,6 +2,7 @@
 
 Queue = {}
 
+local PLACE = 16 -- places stay below 2^48 until the year 2112. Twin: PLACE of protocol/members.py
 local EMPTY = {}
 local stretch -- how many requests are read next
 local front, at -- the first requests, and the index of the head
@@ -20,10 +21,13 @@ local function first()
   return front[at]
 end
 
+-- A place is the moment of joining in units of PLACE microseconds, or the place behind the last one
+-- if that is later. So it says since when the request waits.
 function Queue.add(ids, costs)
   joining = joining or {}
-  Membership.append_waiters(joining, ids, gate.last_place + 1)
-  gate.last_place = gate.last_place + #ids
+  local place = max(gate.last_place + 1, floor(gate.t / PLACE))
+  Membership.append_waiters(joining, ids, place)
+  gate.last_place = place + #ids - 1
   Gate.join(#ids, costs)
 end
 

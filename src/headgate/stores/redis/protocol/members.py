@@ -1,13 +1,14 @@
 """The holders and waiters of a name, as its sorted set has them: their only parser in Python.
 
 The scores are those of membership.lua. A waiter's score is its place, a holder's the end of its
-lease, and a session's the end of its life. The server does not keep when an acquire joined the
-queue, nor when it was granted.
+lease, and a session's the end of its life. The first two also say since when it waits or holds. All
+moments are microseconds of the server's clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 
 from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH
@@ -18,10 +19,46 @@ HOLDERS = -MOST + 2**48  # the score of a holder whose lease ends at 0
 WAITING, HOLDING, SESSIONS = ("-inf", str(HOLDERS - 1)), (str(HOLDERS), "-1"), ("0", "+inf")
 
 
-def pairs(reply: Sequence[bytes]) -> Iterator[tuple[str, int]]:
+PLACE = 16  # microseconds, and one place. Twin: PLACE in queue.lua
+# Twins: STEP and COUNT in membership.lua.
+STEP, COUNT = 32_768, 4096
+# Older versions counted places from 1. A place before this moment is one of theirs.
+FIRST = 2**50
+# A living session renews its permits at a third of the lease, and not later than this.
+LATE = 1_000_000
+
+
+def pairs(reply: Sequence[bytes]) -> Iterator[tuple[str, float]]:
     """The members and scores of a reply WITHSCORES."""
     for member, score in zip(reply[::2], reply[1::2], strict=True):
-        yield member.decode(), int(float(score))
+        yield member.decode(), float(score)
+
+
+def waits_since(score: float) -> int | None:
+    """Since when a waiter waits. None: an older version of headgate does not say."""
+    place = int(score) + MOST
+    if place < 0:  # the fence of its grant, before a pause
+        return place + MOST
+    return place * PLACE if place * PLACE >= FIRST else None
+
+
+def lease_end(score: float) -> int:
+    return ceil(score - HOLDERS)
+
+
+def held_since(score: float, lease: int, now: int) -> int | None:
+    """Since when a holder holds, if the limits have that lease.
+
+    None: neither its lease nor a renewal says that. Twin: score_since() in membership.lua.
+    """
+    end = lease_end(score)
+    if score == int(score):  # neither renewed nor shortened
+        since = end - lease
+        return since if lease and -LATE <= now - since <= lease // 3 + LATE else None
+    scale, rest = divmod(end % STEP, COUNT)
+    unit = 20_000 << 3 * scale
+    last = end // unit
+    return (last - (last - rest) % COUNT) * unit
 
 
 def session_of(member: str) -> str:

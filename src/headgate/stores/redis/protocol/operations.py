@@ -132,7 +132,7 @@ class Renew(Operation):
 
     @property
     def words(self) -> tuple[Any, ...]:
-        return (self.verb, str(self.permit.key), self.lease)
+        return (self.verb, str(self.permit.key), self.lease, self.permit.t)
 
 
 @dataclass(slots=True, eq=False)
