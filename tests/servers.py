@@ -182,6 +182,11 @@ class Server:
         return Redis.from_url(self.url, decode_responses=True)
 
     @property
+    def has_functions(self) -> bool:
+        """Otherwise headgate sends it scripts."""
+        return "+fcall" in self._rights.split()
+
+    @property
     def runs(self) -> bool:
         return self._process is not None and not self._still
 

@@ -1,8 +1,8 @@
 """The same tests elsewhere: the behaviour on Redis holds on an old server, on Valkey, by Sentinel
 and in a cluster.
 
-This module names the places; the tests are in tests/conformance and tests/classics. By hand: ./run
-test tests/conformance --place cluster
+This module names the places; the tests are in tests/conformance, tests/classics and tests/cli. By
+hand: ./run test tests/conformance --place cluster
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.places import missing
 
 ROOT = Path(__file__).parents[2]
 SHARED = ["tests/conformance", "tests/classics"]
+COMMAND = "tests/cli"  # each test has one server
 STATES = "tests/faults/test_server_states.py"
 ITS_OWN = [  # of one server, which is killed, filled and made to forget
     f"{STATES}::test_a_holder_learns_of_its_lost_permit_when_the_server_restarts_empty",
@@ -32,8 +33,8 @@ OF_TIME = [
     "tests/classics/test_crashes.py::test_a_holder_that_lives_keeps_its_place_beyond_the_expiry",
 ]
 TESTS = {
-    "redis-6.2": [*SHARED, *ITS_OWN],
-    "valkey": [*SHARED, *ITS_OWN],
+    "redis-6.2": [*SHARED, COMMAND, *ITS_OWN],
+    "valkey": [*SHARED, COMMAND, *ITS_OWN],
     "sentinel": SHARED,
     "cluster": SHARED,
 }
