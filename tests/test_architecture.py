@@ -40,6 +40,7 @@ CLIENTS = {
 }
 # Modules of clients share these, which need the parser of header fields.
 SHARED = {
+    "http/adoption.py",
     "http/feedback.py",
     "http/httpx_transports.py",
     "http/limiter_chain.py",

@@ -16,13 +16,9 @@ import headgate.http.requests
 from headgate import Concurrency, Limiter, Quota, Rate, Window
 from headgate.gate.compile import Declaration, rules_of
 from headgate.http import feedback
-from headgate.http.feedback import (
-    LONGEST,
-    ApplyFeedback,
-    apply_and_adopt,
-    apply_response,
-    choose_feedback,
-)
+from headgate.http.adoption import Adoption
+from headgate.http.feedback import HEED_AT_MOST, Feedback
+from headgate.http.redirects import depart
 from headgate.internals import queue_of
 from headgate.stores.memory.store import MemoryStore
 from tests.http.clients import LIMITS
@@ -78,17 +74,13 @@ async def test_the_next_call_leaves_when_the_pause_ends(
     [
         (200, MINUTE),
         (404, MINUTE),
-        (429, {}),
-        (429, {"Retry-After": "0"}),
-        (429, {"Retry-After": "1, 2"}),
-        (429, {"Retry-After": "-5", "RateLimit": '"a";r=', "x-ratelimit-reset": "1e400"}),
         (429, {"Retry-After": "60", "x-should-retry": "false"}),
     ],
 )
 async def test_other_responses_pause_nothing(
     clients: Clients, service: Service, plenty: Limiter, status: int, headers: dict[str, str]
 ) -> None:
-    """No refusal, a refusal without a time, a malformed time, and a refusal that no wait helps."""
+    """No refusal, and a refusal that no wait helps."""
     service.answers = [(status, headers)]
 
     assert await soon(clients(plenty).get(f"{service.url}/says")) == status
@@ -236,13 +228,13 @@ async def test_adopt_replaces_the_limit_by_that_of_the_server(
 
     for _ in range(2):
         service.answers = [
-            (200, {"RateLimit": '"all";r=7', "RateLimit-Policy": '"all";q=10;w=1800'})
+            (200, {"RateLimit": '"all";r=7', "RateLimit-Policy": '"all";q=10;w=3600'})
         ]
         assert await soon(client.get(f"{service.url}/says")) == 200
 
     status = await until(lambda status: status.limits[1].capacity == 10, limiter)
     assert status.limits[0].capacity == 5
-    assert queue_of(limiter).declared.program == program(Concurrency(5), Rate(10, per=1800))
+    assert queue_of(limiter).declared.program == program(Concurrency(5), Rate(10, per=3600))
     assert status.limits[1].left <= 7
     await at_rest(limiter)
 
@@ -264,30 +256,26 @@ async def test_a_limit_is_not_adopted_by_default(
 
 
 def respond(
-    limiter: Limiter, apply: ApplyFeedback, headers: dict[str, str], status: int = 200
+    limiter: Limiter, headers: dict[str, str], status: int = 200, by: Feedback | None = None
 ) -> None:
     """Make one call and apply a response to it."""
     with limiter.acquire() as permit:
-        apply([(limiter, permit)], status, headers)
+        (by or Feedback()).apply([(limiter, permit)], depart("host"), status, headers)
+
+
+def adopting(low: float = 0.0, high: float = 1.0) -> Feedback:
+    return Feedback(HEED_AT_MOST, Adoption((low, high), HEED_AT_MOST))
 
 
 def test_a_pause_lasts_an_hour_at_most(plenty: Limiter) -> None:
     """A server that means more says so again."""
-    respond(plenty, apply_response, {"Retry-After": "86400"}, 429)
+    respond(plenty, {"Retry-After": "86400"}, 429)
 
-    assert plenty.status().retry_after == pytest.approx(LONGEST, abs=LONG)
-
-
-def test_without_feedback_no_response_is_read() -> None:
-    assert choose_feedback("limit", False) is None
-    assert choose_feedback("limit", True) is apply_response
-    assert choose_feedback("limit", True, True) is apply_and_adopt
-    with pytest.raises(ValueError, match="leave feedback=False out"):
-        choose_feedback("limit", False, True)
+    assert plenty.status().retry_after == pytest.approx(HEED_AT_MOST, abs=LONG)
 
 
 def left_after(limiter: Limiter, headers: dict[str, str]) -> list[int]:
-    respond(limiter, apply_response, headers)
+    respond(limiter, headers, by=Feedback(heed_at_most=2 * 10**8))
     return [limit.left for limit in limiter.status().limits]
 
 
@@ -325,10 +313,10 @@ def program(*limits: Any) -> str:
     return Declaration(rules_of(limits)).program
 
 
-def adopt_from(limiter: Limiter, headers: dict[str, str]) -> str:
+def adopt_from(limiter: Limiter, headers: dict[str, str], high: float = 1.0) -> str:
     """Return the limits in force after a response. The declared ones stay as they were."""
     declared = limiter.limits
-    respond(limiter, apply_and_adopt, headers)
+    respond(limiter, headers, by=adopting(high=high))
     assert limiter.limits == declared
     return queue_of(limiter).declared.program
 
@@ -347,7 +335,7 @@ TEN = stating(10)
         (Rate(20, per=60, capacity=15), Rate(10, per=60, capacity=10)),
         (Rate(20, per=60, capacity=4), Rate(10, per=60, capacity=4)),
         (Window(20, per=60, slack=0.1), Window(10, per=60, slack=0.1)),
-        (Quota(5, per=60, anchor=3.0), Quota(10, per=60, anchor=3.0)),
+        (Quota(20, per=60, anchor=3.0), Quota(10, per=60, anchor=3.0)),
     ],
 )
 def test_an_adopted_limit_keeps_its_kind(name: str, limit: Any, theirs: Any) -> None:
@@ -377,11 +365,12 @@ def test_the_same_response_gives_the_same_limit_in_each_process(
     store = MemoryStore()
     before, new = (Limiter(name, limit, store=store) for _ in range(2))
     adopt_from(before, {"RateLimit-Policy": '"all";q=10;w=5'})
+    thirty = {"RateLimit-Policy": '"all";q=30;w=60'}
 
     assert (
-        adopt_from(new, stating(30))
-        == adopt_from(before, stating(30))
-        == adopt_from(new, stating(30))
+        adopt_from(new, thirty, high=2.0)
+        == adopt_from(before, thirty, high=2.0)
+        == adopt_from(new, thirty, high=2.0)
         == program(theirs)
     )
 
@@ -421,10 +410,10 @@ def test_a_limit_that_cannot_be_adopted_leaves_the_pause_in_force(name: str) -> 
     headers = {"RateLimit-Policy": '"all";q=10;w=5', "Retry-After": "60"}
 
     with limiter.acquire() as permit, other.acquire() as its:
-        apply_and_adopt([(limiter, permit), (other, its)], 429, headers)
+        adopting().apply([(limiter, permit), (other, its)], depart("host"), 429, headers)
 
     assert queue_of(limiter).declared.program == program(Quota(20, per=60, slack=5))
-    assert queue_of(other).declared.program == program(Quota(10, per=5))
+    assert queue_of(other).declared.program == program(Quota(20, per=60), Quota(10, per=5))
     assert [each.status().retry_after for each in (limiter, other)] == [
         pytest.approx(60, abs=1)
     ] * 2

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from headgate import Concurrency, Limiter
+from headgate.http.feedback import FeedbackOptions
 from headgate.http.limiter_chain import LimiterChain, Place, check_exempt, matches
 from tests.world import used, waiting
 
@@ -39,7 +40,9 @@ def test_a_text_of_the_exempt_list_matches_hosts_and_paths(
 
 
 def chain_of(*limiters: Limiter) -> LimiterChain[Place]:
-    return LimiterChain("limit", limiters, None, (), lambda place: place, False, False)
+    return LimiterChain(
+        "limit", limiters, None, (), lambda place: place, FeedbackOptions(feedback=False)
+    )
 
 
 async def test_a_task_that_is_cancelled_at_the_second_limiter_gives_the_first_back(

@@ -13,7 +13,9 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate, StoreError, log_writer
-from headgate.http.feedback import apply_and_adopt, apply_response
+from headgate.http.adoption import ONLY_LOWER, Adoption
+from headgate.http.feedback import HEED_AT_MOST, Feedback
+from headgate.http.redirects import depart
 from headgate.telemetry import (
     Granted,
     LeaseLost,
@@ -189,7 +191,7 @@ async def test_a_services_answer_is_an_event_and_pauses_by_the_server(
     limiter = world.limiter("100/minute")
     permit = await limiter.acquire()
 
-    apply_response([(limiter, permit)], 429, {"retry-after": "7"})
+    Feedback().apply([(limiter, permit)], depart("host"), 429, {"retry-after": "7"})
 
     assert events.of(world.name) == [
         Paused(world.name, None, 7.0, "server"),
@@ -205,7 +207,9 @@ async def test_an_adopted_limit_and_a_drain_are_events(world: World, events: Eve
     permit = await limiter.acquire()
     headers = {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "12"}
 
-    apply_and_adopt([(limiter, permit)], 200, headers)
+    Feedback(HEED_AT_MOST, Adoption(ONLY_LOWER, HEED_AT_MOST)).apply(
+        [(limiter, permit)], depart("host"), 200, headers
+    )
 
     found = [(type(each), getattr(each, "action", "")) for each in events.of(world.name)]
     assert found == [(LimitsChanged, ""), (ResponseActedOn, "adopt"), (ResponseActedOn, "drain")]

@@ -31,7 +31,8 @@ from headgate import (
     log_writer,
 )
 from headgate.counts import CALLS, WAITS
-from headgate.http.feedback import apply_response
+from headgate.http.feedback import Feedback
+from headgate.http.redirects import depart
 from headgate.http.token_estimates import Estimates
 from headgate.telemetry import add_hook, opentelemetry, reading, remove_hook
 from headgate.telemetry.opentelemetry import instrument
@@ -275,7 +276,7 @@ def test_pauses_are_counted_by_reason_and_their_rest_is_shown(
     limiter = Limiter(name, Concurrency(2), store=store)
     with limiter.acquire() as permit:
         limiter.pause(100)
-        apply_response([(limiter, permit)], 429, {"retry-after": "900"})
+        Feedback().apply([(limiter, permit)], depart("host"), 429, {"retry-after": "900"})
         limiter.flush()
         assert telemetry.values("pauses", name, "reason") == {"caller": 1, "server": 1}
         [(where, seconds)] = telemetry.rows("pause.remaining", limiter=name)
@@ -288,7 +289,7 @@ def test_refusals_of_services_are_counted(name: str, telemetry: Telemetry) -> No
     limiter = Limiter(name, Concurrency(2))
     with limiter.acquire() as permit:
         for status in (429, 429, 200):
-            apply_response([(limiter, permit)], status, {})
+            Feedback().apply([(limiter, permit)], depart("host"), status, {})
     [(where, count)] = telemetry.rows("http.refusals", limiter=name)
     verdict = where.pop("headgate.verdict")
     assert where == {"headgate.limiter.name": name, "http.response.status_code": 429}

@@ -29,7 +29,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from headgate import Concurrency, Limiter, Window, log_writer
-from headgate.http.feedback import apply_response
+from headgate.http.feedback import Feedback
+from headgate.http.redirects import depart
 from headgate.http.token_estimates import Estimates
 from headgate.telemetry.opentelemetry import instrument
 
@@ -140,7 +141,7 @@ def test_a_collector_receives_each_metric_of_the_table(
             list(threads.map(call, range(4)))
         with limiter.acquire(tokens=1) as permit:
             limiter.pause(0.001)
-            apply_response([(limiter, permit)], 429, {})
+            Feedback().apply([(limiter, permit)], depart("host"), 429, {})
         assert limiter.flush() is None
         assert log_writer.flush()
 

@@ -22,6 +22,7 @@ with extra("aiohttp"):
     )
     from aiohttp.typedefs import StrOrURL
 
+    from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
     from headgate.http.limiter_chain import Exempt, Key, LimiterChain, Place, give_back
 
 from headgate.limiter import Limiter
@@ -41,7 +42,9 @@ def middleware(
     key: Key[ClientRequest] = None,
     exempt: Exempt[ClientRequest] = (),
     feedback: bool = True,
-    adopt: bool = False,
+    adopt: Adopt = False,
+    heed_at_most: float = HEED_AT_MOST,
+    on_answer: OnAnswer | None = None,
 ) -> ClientMiddlewareType:
     """Return a middleware that limits the requests which pass it.
 
@@ -54,11 +57,10 @@ def middleware(
     unsaid, and towards no other time-out. Where it may take long, write `ClientTimeout(total=None,
     sock_connect=..., sock_read=...)`. `middlewares=` of a single request replaces those of the
     session, also this one.
-    `key`, `exempt`, `feedback`, `adopt` and all errors: as in `headgate.http.httpx.limit`.
+    The other arguments and all errors: as in `headgate.http.httpx.limit`.
     """
-    return make_middleware(
-        LimiterChain("middleware", limiters, key, exempt, find_place, feedback, adopt)
-    )
+    options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
+    return make_middleware(LimiterChain("middleware", limiters, key, exempt, find_place, options))
 
 
 def limit(
@@ -67,7 +69,9 @@ def limit(
     key: Key[ClientRequest] = None,
     exempt: Exempt[ClientRequest] = (),
     feedback: bool = True,
-    adopt: bool = False,
+    adopt: Adopt = False,
+    heed_at_most: float = HEED_AT_MOST,
+    on_answer: OnAnswer | None = None,
 ) -> ClientSession:
     """Limit a session in place, and return it: it keeps its connector, TLS, cookies and time-outs.
 
@@ -75,7 +79,8 @@ def limit(
 
     The arguments are those of `middleware`. Called again, it adds limiters behind the earlier ones.
     """
-    chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
+    options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
+    chain = LimiterChain("limit", limiters, key, exempt, find_place, options)
     add_middleware(check_session("limit", session), make_middleware(chain))
     return session
 

@@ -13,6 +13,7 @@ with extra("anthropic"):
     import anthropic
     import httpx2
 
+    from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
     from headgate.http.httpx2 import TRANSPORTS
     from headgate.http.limiter_chain import Exempt
     from headgate.http.token_estimates import Estimates, Learned
@@ -33,7 +34,9 @@ def limit(
     key: ByModel[httpx2.Request] = None,
     exempt: Exempt[httpx2.Request] = (),
     feedback: bool = True,
-    adopt: bool = False,
+    adopt: Adopt = False,
+    heed_at_most: float = HEED_AT_MOST,
+    on_answer: OnAnswer | None = None,
 ) -> Client:
     """Limit an `Anthropic` or an `AsyncAnthropic` in place, and return it.
 
@@ -43,7 +46,8 @@ def limit(
     Attempts at messages and completions ask for their estimated tokens. Tokens read from a cache do
     not count. All else, the arguments included, is as in `headgate.http.openai.limit`.
     """
-    chain = TokenChain(limiters, ANTHROPIC, estimates, key, exempt, feedback, adopt)
+    options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
+    chain = TokenChain(limiters, ANTHROPIC, estimates, key, exempt, options)
     limit_sdk(client, (anthropic.Anthropic, anthropic.AsyncAnthropic), TRANSPORTS, chain)
     return client
 

@@ -1,6 +1,7 @@
-"""Applies the server's limits, as a response states them, to the limiters of the call.
+"""Applies the answers of a service to the limiters of a call: pauses, drains and adopted limits.
 
-A failure here never reaches the call. rate_limit_headers.py reads the response.
+`heed_at_most` bounds all of it. A failure here never reaches the call. rate_limit_headers.py reads
+an answer, backoff.py counts refusals, and adoption.py follows a stated limit.
 """
 
 from __future__ import annotations
@@ -8,56 +9,165 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from math import ceil
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from time import monotonic
 from typing import Any, TypeAlias
 
-from headgate.changes import Drain, Pause, Update
+from headgate.changes import Drain, Pause
 from headgate.counts import add, counts_of
-from headgate.gate.compile import Declaration, declaration, rules_of
 from headgate.hooks import emit, has_hooks
+from headgate.http.adoption import UNIT, Adoption, Factors, check_factors, counts_calls
+from headgate.http.backoff import Backoff
 from headgate.http.error_bodies import Headers
 from headgate.http.rate_limit_headers import Answer, Budget, read
+from headgate.http.redirects import Departure, note_redirect
 from headgate.internals import queue_of
 from headgate.keys import names_of
 from headgate.limiter import Limiter
-from headgate.limits import Limit, Rate
+from headgate.limits import Quota, Rate, Window
 from headgate.log_writer import log
 from headgate.permit import Permit
-from headgate.validation import flag, microseconds
+from headgate.validation import flag, microseconds, seconds, show
 
 Granted: TypeAlias = Sequence[tuple[Limiter, Permit]]  # the permits of a call
-# Gets the status, the headers and maybe the body of a response, with the permits of the call.
-ApplyFeedback: TypeAlias = Callable[[Granted, int, Any, bytes], None]
+Adopt: TypeAlias = bool | Factors
+# Gets the status, the client's headers, and the body of an error as far as it was read.
+OnAnswer: TypeAlias = Callable[[int, Any, bytes], Answer | None]
 
-LONGEST = 3600.0  # seconds of a pause: a server that says more is asked again after that
-UNIT = "requests"  # each call of a client takes one
+HEED_AT_MOST = 3600.0  # seconds
+REFUSED = {"throttled", "overloaded"}
+FAILED_FROM = 500  # statuses that are no success
 
 
-def choose_feedback(call: str, feedback: bool, adopt: bool = False) -> ApplyFeedback | None:
-    if flag(call, "adopt", adopt) and not flag(call, "feedback", feedback):
-        raise ValueError(
-            f"{call}(feedback=False, adopt=True): a limit that is not read cannot be adopted; "
-            "leave feedback=False out."
+@dataclass(frozen=True, slots=True)
+class FeedbackOptions:
+    """The arguments of a `limit`, transport, middleware or adapter that concern answers."""
+
+    feedback: bool = True
+    adopt: Adopt = False
+    heed_at_most: float = HEED_AT_MOST
+    on_answer: OnAnswer | None = None
+
+    def check(self, call: str) -> Feedback | None:
+        """Return None if no answer is read. Raises ValueError or TypeError for bad options."""
+        way = "write seconds, such as 60, or feedback=False to ignore all answers"
+        most = seconds(call, "heed_at_most", self.heed_at_most, way=way)
+        factors = check_factors(call, self.adopt)
+        check_hook(call, self.on_answer)
+        if flag(call, "feedback", self.feedback):
+            adoption = None if factors is None else Adoption(factors, most)
+            return Feedback(most, adoption, self.on_answer)
+        for name, given in (("adopt", self.adopt or None), ("on_answer", self.on_answer)):
+            if given is not None:
+                raise ValueError(
+                    f"{call}(feedback=False, {name}={show(given)}): {name} needs the answers, "
+                    "which are not read; leave feedback=False out."
+                )
+        return None
+
+
+def check_hook(call: str, hook: object) -> None:
+    if hook is not None and (not callable(hook) or iscoroutinefunction(hook)):
+        raise TypeError(
+            f"{call}(on_answer={show(hook)}): on_answer is a plain function of the status, the "
+            "headers and the body, which returns an Answer or None."
         )
-    if adopt:
-        return apply_and_adopt
-    return apply_response if flag(call, "feedback", feedback) else None
 
 
-def apply_response(granted: Granted, status: int, headers: Headers, body: bytes = b"") -> None:
-    with log_failures():
-        apply_answer(granted, status, read(status, headers, body))
+class Feedback:
+    """Applies the answers that one limited client gets."""
 
+    __slots__ = ("_adoption", "_backoff", "_heed_at_most", "_on_answer")
 
-def apply_and_adopt(granted: Granted, status: int, headers: Headers, body: bytes = b"") -> None:
-    """`apply_response`, and adopt the limit that the response states."""
-    with log_failures():
-        answer = read(status, headers, body)
-        for limiter, _ in granted:
-            with log_failures():  # the other limiters still adopt, and pauses follow
-                adopt_limit(limiter, status, answer)
-        apply_answer(granted, status, answer)
+    def __init__(
+        self,
+        heed_at_most: float = HEED_AT_MOST,
+        adoption: Adoption | None = None,
+        on_answer: OnAnswer | None = None,
+    ) -> None:
+        self._heed_at_most = heed_at_most
+        self._adoption = adoption
+        self._on_answer = on_answer
+        self._backoff = Backoff()
+
+    def wants_body(self, status: int) -> bool:
+        """Return whether the user's hook gets the body of such an answer."""
+        return self._on_answer is not None and status >= 400
+
+    def apply(
+        self,
+        granted: Granted,
+        departure: Departure,
+        status: int,
+        headers: Headers,
+        body: bytes = b"",
+    ) -> None:
+        """Apply an answer to the limiters of its call. Never raises."""
+        with log_failures():
+            answer = self._read(status, headers, body)
+            names = [queue_of(limiter).name for limiter, _ in granted]
+            for name, (limiter, permit) in zip(names, granted, strict=True):
+                if departure.concerns(name):
+                    with log_failures():  # a pause follows nevertheless
+                        self._adopt(limiter, status, answer)
+                    with log_failures():  # the other limiters are paused nevertheless
+                        self._hold(permit, departure, status, answer)
+            note_redirect(departure, names, status, headers)
+
+    def _read(self, status: int, headers: Headers, body: bytes) -> Answer:
+        """Return the reading of the user's hook, or else that of headgate."""
+        if self._on_answer is not None:
+            try:
+                answer = check_answer(self._on_answer(status, headers, body))
+                if answer is not None:
+                    return answer
+            except Exception as error:
+                message = "The hook on_answer failed, so headgate reads the answer by itself."
+                log(logging.WARNING, message, error=error, kind="on_answer_failed")
+        return read(status, headers, body)
+
+    def _adopt(self, limiter: Limiter, status: int, answer: Answer) -> None:
+        if self._adoption is not None and self._adoption.apply(limiter, status, answer):
+            note_action(queue_of(limiter).name, status, answer, "adopt")
+
+    def _hold(self, permit: Permit, departure: Departure, status: int, answer: Answer) -> None:
+        """Drain or pause the limiter of `permit`.
+
+        A pause ends `heed_at_most` seconds after the call left, at the latest. So a refusal of a
+        call that left before the pause began cannot make it longer than that.
+        """
+        queue = queue_of(permit)
+        wait, resets = self._refusal(queue.name, departure, status, answer), [0.0]
+        budgets = [
+            budget
+            for budget in answer.budgets
+            if budget.unit == UNIT and budget.remaining is not None
+        ]
+        for budget in budgets:
+            period = drained_period(permit, budget, alone=len(budgets) == 1)
+            reset = period if budget.reset is None else budget.reset
+            if 0 < period <= min(self._heed_at_most, 2 * reset):
+                left, limit = budget.remaining or 0, budget.limit or 0
+                queue.change(Drain(UNIT, left, limit=limit, since=permit.t))
+                note_action(queue.name, status, answer, "drain")
+            elif period and budget.remaining == 0:
+                resets.append(reset)
+        # The time that a refusal states comes before the resets of its budgets.
+        wait = min(wait or max(resets), self._heed_at_most - (monotonic() - departure.at))
+        if wait > 0:
+            queue.change(Pause(microseconds(wait), reason="server"))
+            note_action(queue.name, status, answer, "pause")
+
+    def _refusal(self, name: str, departure: Departure, status: int, answer: Answer) -> float:
+        """Note the outcome of a call. Return the seconds to wait after a refusal, or else 0."""
+        if answer.verdict != "passed":
+            note_refusal(name, status, answer.verdict)
+        if answer.verdict in REFUSED:
+            return answer.retry_after or self._backoff.refuse(name, departure.at)
+        if answer.verdict == "passed" and status < FAILED_FROM:
+            self._backoff.succeed(name, departure.at)
+        return 0.0
 
 
 @contextmanager
@@ -68,24 +178,45 @@ def log_failures() -> Iterator[None]:
         log(logging.DEBUG, "The rate limits of a response could not be applied.", error=error)
 
 
-# Pauses and drains -----------------------------------------------------------------------------
+def check_answer(answer: object) -> Answer | None:
+    """Check the result of a user's hook. A time that is no number would hold for ever."""
+    if answer is None:
+        return None
+    if not isinstance(answer, Answer):
+        raise TypeError(f"on_answer returned {show(answer)}: return an Answer or None.")
+    for field, time in (("retry_after", answer.retry_after), *resets_of(answer)):
+        if time is not None and not time >= 0:
+            raise ValueError(f"on_answer returned {field}={show(time)}: write seconds from 0.")
+    return answer
 
 
-def apply_answer(granted: Granted, status: int, answer: Answer) -> None:
-    budgets = [
-        budget for budget in answer.budgets if budget.unit == UNIT and budget.remaining is not None
-    ]
-    for limiter, permit in granted:
-        queue = queue_of(limiter)
-        if answer.verdict != "passed":
-            note_refusal(queue.name, status, answer.verdict)
-        for budget in budgets:
-            if drain(permit, budget, alone=len(budgets) == 1):
-                note_action(queue.name, status, answer, "drain")
-        if answer.retry_after:
-            time = microseconds(min(answer.retry_after, LONGEST))
-            queue.change(Pause(time, reason="server"))
-            note_action(queue.name, status, answer, "pause")
+def resets_of(answer: Answer) -> list[tuple[str, float | None]]:
+    return [("reset", budget.reset) for budget in answer.budgets]
+
+
+def drained_period(permit: Permit, budget: Budget, alone: bool) -> float:
+    """Return the seconds for which a drain by `budget` would count, or 0 if it fits no limit.
+
+    It fits the limits on requests whose capacity is `budget.limit`. If that is not stated, only a
+    single limit fits a single budget (`alone`).
+    """
+    ours = [limit for limit in queue_of(permit).declared.limits if counts_calls(limit)]
+    if budget.limit:
+        ours = [limit for limit in ours if capacity_of(limit) == budget.limit]
+    elif not alone or len(ours) != 1:
+        return 0.0
+    return max(map(period_of, ours), default=0.0)
+
+
+def capacity_of(limit: Rate | Window | Quota) -> int:
+    return limit.burst if isinstance(limit, Rate) else limit.amount
+
+
+def period_of(limit: Rate | Window | Quota) -> float:
+    """Return the seconds in which an empty limit is full again."""
+    if isinstance(limit, Rate):
+        return limit.per * max(1.0, limit.burst / limit.amount)
+    return limit.per
 
 
 def note_action(name: str, status: int, answer: Answer, action: str) -> None:
@@ -97,74 +228,3 @@ def note_action(name: str, status: int, answer: Answer, action: str) -> None:
 
 def note_refusal(name: str, status: int, verdict: str) -> None:
     add(counts_of(name).refusals, (status, verdict))
-
-
-def drain(permit: Permit, budget: Budget, alone: bool) -> bool:
-    """Drain the limits on requests whose capacity is `budget.limit`. Return whether one is.
-
-    If that is not stated, drain only a single limit by a single budget (`alone`).
-    """
-    queue = queue_of(permit)
-    rules = [text for text in queue.declared.program.split(";") if counts_requests(text)]
-    fits = alone and len(rules) == 1
-    if budget.limit:
-        fits = any(capacity_of(text) == budget.limit for text in rules)
-    if not fits or budget.remaining is None:
-        return False
-    queue.change(Drain(UNIT, budget.remaining, limit=budget.limit or 0, since=permit.t))
-    return True
-
-
-def counts_requests(text: str) -> bool:
-    """Return whether the rule with this text counts calls over time."""
-    kind, unit, *_ = text.split(" ")
-    return kind != "slots" and unit == UNIT  # "slots": a Concurrency
-
-
-def capacity_of(text: str) -> int:
-    return int(text.split(" ")[2])
-
-
-# Limits that are adopted -----------------------------------------------------------------------
-
-
-def adopt_limit(limiter: Limiter, status: int, answer: Answer) -> None:
-    """Replace the limiter's only limit on requests by the one that the response states.
-
-    Nothing changes if an update has changed other limits of the name. `limiter.limits` stay as the
-    user declared them, so that each process derives the same limits from the same response.
-    """
-    stated = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
-    limits = list(limiter.limits)
-    declared = program_of(limits)
-    ours = [index for index, text in enumerate(declared) if counts_requests(text)]
-    if len(stated) != 1 or len(ours) != 1:
-        return
-    index, queue = ours[0], queue_of(limiter)
-    present = queue.declared.program.split(";")
-    limits[index] = adapt(limits[index], stated[0])
-    wanted = program_of(limits)
-    if without(declared, index) == without(present, index) and wanted != present:
-        queue.change(Update(declaration(limits), reason="adopted"))
-        note_action(queue.name, status, answer, "adopt")
-
-
-def without(program: list[str], index: int) -> list[str]:
-    return program[:index] + program[index + 1 :]
-
-
-def program_of(limits: list[Limit]) -> list[str]:
-    return Declaration(rules_of(limits)).program.split(";")
-
-
-def adapt(limit: Limit, budget: Budget) -> Limit:
-    """Return `limit` with the amount of `budget`, and its window if the server states one."""
-    changes: dict[str, object] = {"amount": budget.limit}
-    if budget.per:
-        changes["per"] = budget.per
-    if isinstance(limit, Rate):
-        changes["initial"] = None  # the old one may exceed the new capacity
-        if budget.limit is not None:
-            follows_amount = limit.burst == ceil(limit.amount)
-            changes["capacity"] = budget.limit if follows_amount else min(limit.burst, budget.limit)
-    return replace(limit, **changes)  # type: ignore[arg-type]  # no Concurrency comes here

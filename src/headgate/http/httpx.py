@@ -13,6 +13,7 @@ with extra("httpx"):
     import httpx
 
     from headgate.http import httpx_transports
+    from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
     from headgate.http.limiter_chain import Exempt, Key, LimiterChain
 
 from headgate.limiter import Limiter
@@ -63,7 +64,9 @@ def limit(
     key: Key[httpx.Request] = None,
     exempt: Exempt[httpx.Request] = (),
     feedback: bool = True,
-    adopt: bool = False,
+    adopt: Adopt = False,
+    heed_at_most: float = HEED_AT_MOST,
+    on_answer: OnAnswer | None = None,
 ) -> Client:
     """Limit a client in place, and return it. It keeps its proxies, TLS, mounts and pools.
 
@@ -77,17 +80,23 @@ def limit(
     of its own.
     `exempt`: requests that are not limited: hosts ("localhost", "*.host"), paths with all below
     them ("/health"), both ("host/health"), or functions of the request.
-    `feedback`: apply the server's responses to all that use these limiters. A refusal for a time
-    (429 or 503 with Retry-After, and similar) pauses them; a smaller remaining budget drains them:
-    see docs/http.md. False: responses change nothing.
-    `adopt`: a limit that the server states replaces the one that counts requests, as
-    `Limiter.update` does.
+    `feedback`: apply the server's responses to all that use these limiters. A refusal (429, 503 and
+    similar) pauses them; a smaller remaining budget drains or pauses them: see docs/http.md. False:
+    responses change nothing.
+    `adopt`: follow a limit that the server states, as `Limiter.update` does. True only lowers the
+    one that counts requests. Two factors of that limit, such as (0.1, 2.0), are the bounds.
+    `heed_at_most`: seconds above 0. No response holds callers for longer.
+    `on_answer`: a plain function of the status, the headers and the body of each response. The
+    body is b"" unless the status is 400 or more and headgate can read it. It returns the `Answer`
+    to apply, or None: headgate reads the response by itself, also when the function raises. It must
+    not block.
 
     Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
     `Limiter.acquire`, before it is sent.
     """
     find_place = httpx_transports.find_place
-    chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
+    options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
+    chain = LimiterChain("limit", limiters, key, exempt, find_place, options)
     if not httpx_transports.limit_client(client, chain, TRANSPORTS):
         raise TypeError(
             f"limit({show(client)}): a client is an httpx.Client or an httpx.AsyncClient."

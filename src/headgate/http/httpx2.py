@@ -13,6 +13,7 @@ with extra("httpx2"):
     import httpx2
 
     from headgate.http import httpx_transports
+    from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
     from headgate.http.limiter_chain import Exempt, Key, LimiterChain
 
 from headgate.limiter import Limiter
@@ -61,7 +62,9 @@ def limit(
     key: Key[httpx2.Request] = None,
     exempt: Exempt[httpx2.Request] = (),
     feedback: bool = True,
-    adopt: bool = False,
+    adopt: Adopt = False,
+    heed_at_most: float = HEED_AT_MOST,
+    on_answer: OnAnswer | None = None,
 ) -> Client:
     """Limit a client in place, and return it, as `headgate.http.httpx.limit` does.
 
@@ -70,7 +73,8 @@ def limit(
     The arguments and all errors: as there.
     """
     find_place = httpx_transports.find_place
-    chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
+    options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
+    chain = LimiterChain("limit", limiters, key, exempt, find_place, options)
     if not httpx_transports.limit_client(client, chain, TRANSPORTS):
         raise TypeError(
             f"limit({show(client)}): a client is an httpx2.Client or an httpx2.AsyncClient."

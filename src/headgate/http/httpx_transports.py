@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import LONGEST_READ, MOST_READ, decode
+from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
 from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place
 from headgate.limiter import Limiter
 
@@ -35,10 +36,13 @@ class LimitedTransport(Generic[Req, Inner]):
         key: Key[Req] = None,
         exempt: Exempt[Req] = (),
         feedback: bool = True,
-        adopt: bool = False,
+        adopt: Adopt = False,
+        heed_at_most: float = HEED_AT_MOST,
+        on_answer: OnAnswer | None = None,
     ) -> None:
+        options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
         self._chain: LimiterChain[Req] = LimiterChain(
-            type(self).__name__, limiters, key, exempt, find_place, feedback, adopt
+            type(self).__name__, limiters, key, exempt, find_place, options
         )
         self._inner: Any = self._default() if inner is None else inner
 

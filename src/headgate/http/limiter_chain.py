@@ -11,7 +11,8 @@ from inspect import iscoroutinefunction
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import says_more_than_headers
-from headgate.http.feedback import ApplyFeedback, choose_feedback
+from headgate.http.feedback import Feedback, FeedbackOptions
+from headgate.http.redirects import Departure, depart
 from headgate.internals import acquire_estimated, acquire_estimated_sync, refund
 from headgate.limiter import Limiter
 from headgate.permit import Permit
@@ -35,11 +36,12 @@ class Place(NamedTuple):
 class CallPermits:
     """The permits of one call. `release`, or dropping the object, gives them back."""
 
-    __slots__ = ("_apply_feedback", "granted")
+    __slots__ = ("_feedback", "departure", "granted")
 
-    def __init__(self, apply_feedback: ApplyFeedback | None = None) -> None:
+    def __init__(self, feedback: Feedback | None = None) -> None:
         self.granted: list[tuple[Limiter, Permit]] = []
-        self._apply_feedback = apply_feedback
+        self.departure = Departure()  # until the call leaves
+        self._feedback = feedback
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
         """For subclasses: the units to ask `limiter` for; none: one request."""
@@ -47,14 +49,14 @@ class CallPermits:
 
     def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> None:
         """Apply a response to the limiters of the call. Never raises."""
-        if self._apply_feedback is not None and self.granted:
-            self._apply_feedback(self.granted, status, headers, body)
+        if self._feedback is not None and self.granted:
+            self._feedback.apply(self.granted, self.departure, status, headers, body)
 
     def needs_body(self, response: Any) -> bool:
-        return (
-            self._apply_feedback is not None
-            and bool(self.granted)
-            and says_more_than_headers(response.status_code, response.headers)
+        if self._feedback is None or not self.granted:
+            return False
+        return self._feedback.wants_body(response.status_code) or says_more_than_headers(
+            response.status_code, response.headers
         )
 
     def needs_end(self) -> bool:
@@ -89,11 +91,10 @@ class LimiterChain(Generic[R]):
         key: Key[R],
         exempt: Exempt[R],
         find_place: Callable[[R], Place],
-        feedback: bool,
-        adopt: bool,
+        options: FeedbackOptions,
     ) -> None:
         """`call`: the user's call, for error messages."""
-        self._apply_feedback = choose_feedback(call, feedback, adopt)
+        self._feedback = options.check(call)
         self._limiters = check_limiters(call, limiters)
         self._key = check_key(call, limiters, key)
         self._exempt = check_exempt(call, exempt)
@@ -106,6 +107,7 @@ class LimiterChain(Generic[R]):
             for limiter in self._limiters_for(request):
                 permit = await acquire_estimated(limiter, permits.units)
                 permits.granted.append((limiter, permit))
+            permits.departure = depart(self._find_place(request).host)
         except BaseException as error:
             give_back(permit for _, permit in permits.granted)
             vars(error)[UNSENT] = True
@@ -119,6 +121,7 @@ class LimiterChain(Generic[R]):
             for limiter in self._limiters_for(request):
                 permit = acquire_estimated_sync(limiter, permits.units)
                 permits.granted.append((limiter, permit))
+            permits.departure = depart(self._find_place(request).host)
         except BaseException as error:
             give_back(permit for _, permit in permits.granted)
             vars(error)[UNSENT] = True
@@ -126,7 +129,7 @@ class LimiterChain(Generic[R]):
         return permits
 
     def _new_permits(self, request: R) -> CallPermits:
-        return CallPermits(self._apply_feedback)
+        return CallPermits(self._feedback)
 
     def _limiters_for(self, request: R) -> Sequence[Limiter]:
         if self._exempt and self._is_exempt(request):

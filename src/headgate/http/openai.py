@@ -13,6 +13,7 @@ with extra("openai"):
     import httpx2
     import openai
 
+    from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
     from headgate.http.httpx2 import TRANSPORTS
     from headgate.http.limiter_chain import Exempt
     from headgate.http.token_estimates import Estimates, Learned
@@ -33,7 +34,9 @@ def limit(
     key: ByModel[httpx2.Request] = None,
     exempt: Exempt[httpx2.Request] = (),
     feedback: bool = True,
-    adopt: bool = False,
+    adopt: Adopt = False,
+    heed_at_most: float = HEED_AT_MOST,
+    on_answer: OnAnswer | None = None,
 ) -> Client:
     """Limit an `OpenAI`, an `AsyncOpenAI` or one of Azure in place, and return it.
 
@@ -48,9 +51,10 @@ def limit(
     `estimates`: the learned estimates, to look at or to share; unsaid, the client has its own.
     `key`: "model", "host", or a function of the request that returns a text: each has a state of
     its own.
-    `exempt`, `feedback`, `adopt` and all errors: as in `headgate.http.httpx.limit`.
+    The other arguments and all errors: as in `headgate.http.httpx.limit`.
     """
-    chain = TokenChain(limiters, OPENAI, estimates, key, exempt, feedback, adopt)
+    options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
+    chain = TokenChain(limiters, OPENAI, estimates, key, exempt, options)
     limit_sdk(client, (openai.OpenAI, openai.AsyncOpenAI), TRANSPORTS, chain)
     return client
 

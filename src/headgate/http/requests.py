@@ -21,6 +21,7 @@ with extra("requests"):
     from requests.adapters import BaseAdapter, HTTPAdapter
     from urllib3.util.retry import Retry
 
+    from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
     from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place
 
 from headgate.limiter import Limiter
@@ -47,9 +48,12 @@ class Adapter(BaseAdapter):
         key: Key[PreparedRequest] = None,
         exempt: Exempt[PreparedRequest] = (),
         feedback: bool = True,
-        adopt: bool = False,
+        adopt: Adopt = False,
+        heed_at_most: float = HEED_AT_MOST,
+        on_answer: OnAnswer | None = None,
     ) -> None:
-        chain = LimiterChain("Adapter", limiters, key, exempt, find_place, feedback, adopt)
+        options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
+        chain = LimiterChain("Adapter", limiters, key, exempt, find_place, options)
         self._wrap(HTTPAdapter() if inner is None else inner, chain)
 
     @classmethod
@@ -87,7 +91,9 @@ def limit(
     key: Key[PreparedRequest] = None,
     exempt: Exempt[PreparedRequest] = (),
     feedback: bool = True,
-    adopt: bool = False,
+    adopt: Adopt = False,
+    heed_at_most: float = HEED_AT_MOST,
+    on_answer: OnAnswer | None = None,
 ) -> Session:
     """Limit a session in place, and return it: its adapters keep their pools, retries and TLS.
 
@@ -98,9 +104,10 @@ def limit(
     until the body has been read or closed, and go back on errors. The wait counts in
     `response.elapsed`, and not towards the `timeout`. Called again, it adds limiters: a request
     passes the newest ones first. An adapter that is mounted afterwards is not limited.
-    `key`, `exempt`, `feedback`, `adopt` and all errors: as in `headgate.http.httpx.limit`.
+    The other arguments and all errors: as in `headgate.http.httpx.limit`.
     """
-    chain = LimiterChain("limit", limiters, key, exempt, find_place, feedback, adopt)
+    options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
+    chain = LimiterChain("limit", limiters, key, exempt, find_place, options)
     if not isinstance(session, Session):
         raise TypeError(f"limit({show(session)}): a session is a requests.Session.")
     for prefix, inner in session.adapters.items():

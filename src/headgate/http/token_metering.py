@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from headgate.http.feedback import ApplyFeedback
+from headgate.http.feedback import Feedback, FeedbackOptions
 from headgate.http.httpx_transports import Transports, content_of, find_place, limit_client
 from headgate.http.limiter_chain import (
     CallPermits,
@@ -38,11 +38,10 @@ class TokenChain(LimiterChain[Any]):
         estimates: Estimates | None,
         key: ByModel[Any],
         exempt: Exempt[Any],
-        feedback: bool,
-        adopt: bool,
+        options: FeedbackOptions,
     ) -> None:
         by = self._find_model if key == "model" else key
-        super().__init__("limit", limiters, by, exempt, find_place, feedback, adopt)
+        super().__init__("limit", limiters, by, exempt, find_place, options)
         if estimates is not None and not isinstance(estimates, Estimates):
             raise TypeError(
                 f"limit(estimates={show(estimates)}): write an Estimates(), which other clients "
@@ -54,10 +53,10 @@ class TokenChain(LimiterChain[Any]):
     def _new_permits(self, request: Any) -> CallPermits:
         asked = self._read(request)
         if asked is None:
-            return CallPermits(self._apply_feedback)
+            return CallPermits(self._feedback)
         # The caller may accept other codings, but the response has to be read here, too.
         request.headers["accept-encoding"] = CODINGS
-        return MeteredPermits(asked, self._dialect, self._estimates, self._apply_feedback)
+        return MeteredPermits(asked, self._dialect, self._estimates, self._feedback)
 
     def _read(self, request: Any) -> Asked | None:
         try:
@@ -81,9 +80,9 @@ class MeteredPermits(CallPermits):
         asked: Asked,
         dialect: Dialect,
         estimates: Estimates,
-        apply_feedback: ApplyFeedback | None,
+        feedback: Feedback | None,
     ) -> None:
-        super().__init__(apply_feedback)
+        super().__init__(feedback)
         self._asked: Asked | None = asked  # until it is settled
         self._dialect = dialect
         self._estimates = estimates

@@ -1,0 +1,167 @@
+"""Limits that a service states, in place of the declared one or beside it.
+
+`limiter.limits` stay as the user declared them, so each process derives the same limits from the
+same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import ceil, isfinite
+from time import monotonic
+from typing import TypeAlias, TypeGuard
+
+from headgate.changes import Update
+from headgate.gate.compile import declaration
+from headgate.http.rate_limit_headers import Answer, Budget
+from headgate.internals import queue_of
+from headgate.limiter import Limiter
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.validation import microseconds, show
+
+Factors: TypeAlias = tuple[float, float]  # of the declared limit: the least, and the most
+
+UNIT = "requests"  # each call of a client takes one
+ONLY_LOWER: Factors = (0.0, 1.0)
+PERIODS = 1.0, 60.0, 3600.0, 86_400.0  # seconds, of the limits of most services
+TOLERANCE = 0.1  # of a period that is computed from rounded numbers
+
+
+def check_factors(call: str, adopt: object) -> Factors | None:
+    """Return the factors between which limits are adopted; None for none."""
+    if isinstance(adopt, bool):
+        return ONLY_LOWER if adopt else None
+    if not (isinstance(adopt, tuple) and len(adopt) == 2 and all(map(is_number, adopt))):
+        raise TypeError(
+            f"{call}(adopt={show(adopt)}): adopt is True, False, or two factors of the declared "
+            "limit, such as (0.1, 2.0)."
+        )
+    low, high = adopt
+    if not 0 <= low <= 1 <= high:
+        raise ValueError(
+            f"{call}(adopt={show(adopt)}): the first factor is from 0 to 1 and the second at least "
+            "1, so that the declared limit is between them; write two such as (0.1, 2.0)."
+        )
+    return low, high
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+class Adoption:
+    """The limits that a client has adopted, by the encoded name of the limiter."""
+
+    __slots__ = ("_adopted", "_factors", "_heed_at_most")
+
+    def __init__(self, factors: Factors, heed_at_most: float) -> None:
+        self._factors = factors
+        self._heed_at_most = heed_at_most
+        # The limits as text, and when an answer stated them last.
+        self._adopted: dict[str, tuple[str, float]] = {}
+
+    def apply(self, limiter: Limiter, status: int, answer: Answer) -> bool:
+        """Follow the limit that the answer states. Return whether that changes the limits.
+
+        An answer that states none changes nothing, until the last statement is `heed_at_most`
+        seconds old: then the declared limit returns. Nothing changes if an update has changed the
+        limits on other units.
+        """
+        if not (200 <= status < 300 or status == 429):
+            return False
+        limits, queue = limiter.limits, queue_of(limiter)
+        present = queue.declared.program
+        ours = [index for index, limit in enumerate(limits) if counts_calls(limit)]
+        if len(ours) != 1 or others(limits) != others(queue.declared.limits):
+            return False
+        index = ours[0]
+        stated = self._stated(limits[index], answer)
+        if stated is None:
+            if not self._is_old(queue.name, present):
+                return False
+            stated = [limits[index]]
+        wanted = declaration((*limits[:index], *stated, *limits[index + 1 :]))
+        self._note(queue.name, wanted.program, is_adopted=stated != [limits[index]])
+        if wanted.program == present:
+            return False
+        queue.change(Update(wanted, reason="adopted"))
+        return True
+
+    def _note(self, name: str, program: str, *, is_adopted: bool) -> None:
+        if is_adopted:
+            self._adopted[name] = program, monotonic()
+        else:
+            self._adopted.pop(name, None)
+
+    def _is_old(self, name: str, present: str) -> bool:
+        """Return whether the present limits were adopted, and the service says so no more."""
+        program, last = self._adopted.get(name, ("", 0.0))
+        return program == present and monotonic() - last >= self._heed_at_most
+
+    def _stated(self, limit: Limit, answer: Answer) -> list[Limit] | None:
+        """Return the limits that follow from `limit` and the answer. None: it states nothing.
+
+        A limit with the period of ours replaces it. One with another period stands beside it, so
+        calls never run faster than ours.
+        """
+        stated = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
+        if len(stated) != 1 or isinstance(limit, Concurrency):
+            return None
+        amount, per = stated[0].limit or 0, find_period(stated[0], limit.per)
+        if per is None or per > self._heed_at_most:
+            return None
+        low, high = self._factors
+        if stated[0].per is None and stated[0].reset is None:
+            high = min(high, 1.0)  # the service may mean a longer period
+        if microseconds(per) == microseconds(limit.per):
+            least = ceil(low * limit.amount)
+            return [scale(limit, high, max(amount, least))]
+        least = ceil(low * limit.amount * per / limit.per)
+        return [scale(limit, high), adapt(limit, max(amount, least), per)]
+
+
+def counts_calls(limit: Limit) -> TypeGuard[Rate | Window | Quota]:
+    """Return whether each call of a client takes one of this limit, over time."""
+    return limit.unit == UNIT and not isinstance(limit, Concurrency)
+
+
+def others(limits: Iterable[Limit]) -> str:
+    return declaration([limit for limit in limits if not counts_calls(limit)]).program
+
+
+def find_period(budget: Budget, ours: float) -> float | None:
+    """Return the seconds of the service's window. None: it means another period, not known which.
+
+    Without a stated period the time until the reset tells it. A window that ends later than ours
+    would is longer: a minute, an hour or a day. One that ends soon may be shorter, or almost over.
+    If neither is stated, nothing speaks against ours.
+    """
+    if budget.per or budget.reset is None:
+        return budget.per or ours
+    likely = [period for period in sorted({*PERIODS, ours}) if period >= budget.reset]
+    if not likely or likely[0] >= ours:
+        return likely[0] if likely else None
+    # A bucket that refills all the time says when it will be full.
+    used = (budget.limit or 0) - (budget.remaining or 0)
+    refill = budget.reset * (budget.limit or 0) / used if used > 0 else 0.0
+    return ours if abs(refill - ours) <= TOLERANCE * ours else None
+
+
+def scale(limit: Limit, factor: float, most: float | None = None) -> Limit:
+    """Return `limit` with `factor` of its amount, and with no more than `most`."""
+    assert not isinstance(limit, Concurrency)
+    amount = limit.amount if factor == 1 else max(1, int(limit.amount * factor))
+    if most is not None and most < amount:
+        amount = int(most)
+    return limit if amount == limit.amount else adapt(limit, int(amount), limit.per)
+
+
+def adapt(limit: Limit, amount: int, per: float) -> Limit:
+    """Return a limit of this kind with another amount and period."""
+    changes: dict[str, object] = {"amount": amount, "per": per}
+    if isinstance(limit, Rate):
+        changes["initial"] = None  # the old one may exceed the new capacity
+        follows_amount = limit.burst == ceil(limit.amount)
+        changes["capacity"] = amount if follows_amount else min(limit.burst, amount)
+    return replace(limit, **changes)  # type: ignore[arg-type]  # no Concurrency comes here
