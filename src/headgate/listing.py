@@ -5,6 +5,10 @@ These functions only look: they declare nothing, and an unknown name stays unkno
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from headgate.errors import StoreError
 from headgate.interfaces import Lists
 from headgate.internals import store_of as store_behind
 from headgate.limiter import Limiter
@@ -70,6 +74,31 @@ def longest_queues(store: StoreLike = None) -> list[QueueLength]:
 async def alongest_queues(store: StoreLike = None) -> list[QueueLength]:
     """`longest_queues` for coroutines."""
     return await store_of(store).lists.alongest()
+
+
+class LastNames:
+    """Names, as a function lists them. While it fails, they are those of its last success: one
+    server of a Cluster has the index, and the others may answer without it.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[list[str]]], timeout: float) -> None:
+        self._read = read
+        self._timeout = timeout  # seconds
+        self._last: list[str] = []
+        self.trouble = ""  # why the last `read` has failed
+
+    async def read(self) -> list[str]:
+        """Raises StoreError if there was no success yet."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                self._last, self.trouble = await self._read(), ""
+        except TimeoutError:
+            self.trouble = f"The index of names has not answered within {self._timeout:g} s."
+        except StoreError as error:
+            self.trouble = f"The index of names cannot be read. {error}"
+        if self.trouble and not self._last:
+            raise StoreError(self.trouble)
+        return self._last
 
 
 def lists_of(limiter: Limiter, call: str) -> Lists:

@@ -53,6 +53,7 @@ async def test_one_scrape_shows_all_names_of_the_fleet(own_server: Server) -> No
         ("queue_length", "Semaphore/jobs"): 0,
         ("pause_remaining_seconds", "Semaphore/jobs"): 0,
         ("store_available", "raise", f"{store_of(url)}"): 1,
+        ("exporter_unread_names", f"{store_of(url)}"): 0,
     }
 
 
@@ -87,7 +88,8 @@ async def test_a_store_that_goes_and_comes_back_is_seen_by_each_scrape(own_serve
         assert (await scraped(address))[available] == 1
         own_server.pause()
         start = monotonic()
-        assert await scraped(address) == {available: 0}
+        unread = "exporter_unread_names", f"{store_of(url)}"
+        assert await scraped(address) == {available: 0, unread: 1}
         assert monotonic() - start < 5 * TIMEOUT
         own_server.resume()
         back = await scraped(address)
@@ -113,8 +115,11 @@ async def test_a_store_that_refuses_calls_is_not_available(own_server: Server) -
         started.signal(signal.SIGTERM)
         ended = await asyncio.to_thread(started.done)
 
-    assert found == {("store_available", "raise", f"{store_of(url)}"): 0}
-    assert "has not shown 1 names: `headgate doctor` finds the fault." in ended.err
+    assert found == {
+        ("store_available", "raise", f"{store_of(url)}"): 0,
+        ("exporter_unread_names", f"{store_of(url)}"): 1,
+    }
+    assert "1 of 1 names: `headgate doctor` finds the fault." in ended.err
 
 
 async def test_thousands_of_names_are_asked_for_in_parts(own_server: Server) -> None:
@@ -135,7 +140,7 @@ async def test_thousands_of_names_are_asked_for_in_parts(own_server: Server) -> 
 def test_it_starts_without_a_store_and_ends_at_ctrl_c() -> None:
     port = dead_port()
     with exporting(f"redis://user:secret@127.0.0.1:{port}") as (started, address):
-        assert list(scrape(address).values()) == [0]
+        assert list(scrape(address).values()) == [0, 0]
         started.signal(signal.SIGINT)
         ended = started.done()
 

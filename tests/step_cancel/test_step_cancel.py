@@ -90,6 +90,7 @@ OWN_TASKS = {  # that aflush starts with gather() or in other loops, or an expor
     "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere", "answered"]
 }
 OPERATORS = {  # for the command and the page alone: they hold nothing
+    "listing.py": ["LastNames.read"],
     "stores/memory/listing.py": ["MemoryLists.amembers", "MemoryLists.aheads"],
     "stores/redis/listing.py": ["RedisLists.amembers", "RedisLists.aheads"],
     "stores/redis/members.py": ["read_heads"],
@@ -98,6 +99,7 @@ OPERATORS = {  # for the command and the page alone: they hold nothing
     ],
     "stores/redis/store.py": [
         *("RedisStore.astatuses", "RedisStore.diagnose", "RedisStore.forget"),
+        "RedisStore.encoded_names",
     ],
     "stores/redis/transport/probes.py": ["probe"],
     "stores/redis/transport/single_call.py": ["run_function", "run_now", "run_script"],

@@ -101,7 +101,8 @@ async def test_a_name_without_limits_is_shown_as_unknown_and_stays_so(
     name: str, store: MemoryStore | str
 ) -> None:
     async with shown(app(store, auth=None), f"?name={name}") as stream:
-        assert (await stream.next())["one"] == {"name": name, "key": None, "known": False}
+        one = {"name": name, "key": None, "known": False, "unread": False}
+        assert (await stream.next())["one"] == one
         assert not (await stream.next())["one"]["known"]
     if isinstance(store, MemoryStore):
         assert names(store) == []

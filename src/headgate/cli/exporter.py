@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from argparse import Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headgate.cli.exits import USAGE, Failure
 from headgate.cli.output import complain, shown
 from headgate.cli.store import redis_store_of
-from headgate.errors import HeadgateError
+from headgate.errors import StoreError
 from headgate.keys import names_of
+from headgate.listing import LastNames
 from headgate.missing_extra import extra
 from headgate.telemetry.reading import Budget, StoreState, fleet_of
 
@@ -59,6 +61,7 @@ class Reader:
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
+        self._names = LastNames(store.encoded_names, TIMEOUT)
         self._loop = asyncio.get_running_loop()
         self._trouble = ""
 
@@ -69,26 +72,21 @@ class Reader:
     async def _read(self) -> FleetState:
         from headgate.telemetry.prometheus import FleetState
 
-        budgets: list[Budget] = []
-        try:
-            found = await self._store.astatuses(TIMEOUT)
-        except TimeoutError:
-            self._note(f"{self._store} has not answered within {TIMEOUT:g} s.")
-        except HeadgateError as error:
-            self._note(str(error))
-        else:
-            silent = sum(status is None for status in found.values())
-            why = (
-                f"{self._store} has not shown {silent:,} names: `headgate doctor` finds the fault."
-            )
-            self._note(why if silent else "")
-            budgets = [
-                Budget(names_of(name)[0], "", status)
-                for name, status in found.items()
-                if status is not None and status.limits
-            ]
+        names: list[str] = []
+        with suppress(StoreError):  # `trouble` has its text
+            names = await self._names.read()
+        found = await self._store.astatuses(names, TIMEOUT)
+        silent = sum(status is None for status in found.values())
+        parts = [self._names.trouble] if self._names.trouble else []
+        if silent:
+            parts.append(f"{silent:,} of {len(names):,} names: `headgate doctor` finds the fault.")
+        self._note(f"{self._store} has not shown all: {' '.join(parts)}" if parts else "")
+        read = {name: status for name, status in found.items() if status is not None}
+        budgets = [
+            Budget(names_of(name)[0], "", status) for name, status in read.items() if status.limits
+        ]
         state = StoreState(f"{self._store}", available=not self._trouble)
-        return FleetState(fleet_of(budgets), state)
+        return FleetState(fleet_of(budgets), state, len(names) - len(read))
 
     def _note(self, trouble: str) -> None:
         if bool(trouble) != bool(self._trouble):

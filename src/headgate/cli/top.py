@@ -10,12 +10,11 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.cli.exits import USAGE, Failure
-from headgate.cli.output import emit, facts_of, shown
+from headgate.cli.exits import STORE_AWAY, USAGE, Failure
+from headgate.cli.output import complain, emit, facts_of, shown
 from headgate.cli.store import redis_store_of
-from headgate.errors import UnknownLimiterError
 from headgate.keys import encoded
-from headgate.limiter import Limiter
+from headgate.listing import LastNames
 from headgate.missing_extra import extra
 from headgate.stores.status import Status
 from headgate.stores.status_text import Use, bar, duration
@@ -24,53 +23,70 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from headgate.interfaces import Lists
+    from headgate.stores.redis import RedisStore
 
 MOST = 500  # names that are asked for their status in each snapshot
 EVERY = 1.0  # seconds between two snapshots
-FAST = 32  # names that are asked at once
+TIMEOUT = 2.0  # seconds for the index, and for the status of all names
 
 
 class Snapshot(NamedTuple):
     names: int  # in use
+    unread: int  # names that were asked for in vain
     statuses: list[Status]  # the longest queue first, then the fullest limit
     oldest: dict[str, float | None]  # by name, for how many seconds its first waiter waits
 
 
 async def top(args: Namespace) -> None:
+    reader = Reader(redis_store_of(args))
     if args.json:
-        snapshot = await look(args)
+        snapshot = await reader.read()
+        if snapshot.unread:
+            complain(unread_text(snapshot))
         limiters = [
             {**facts_of(status), "oldest_wait": snapshot.oldest.get(status.name)}
             for status in snapshot.statuses
         ]
-        emit(args, "top", {"names": snapshot.names, "limiters": limiters}, "")
+        facts = {"names": snapshot.names, "unread": snapshot.unread, "limiters": limiters}
+        emit(args, "top", facts, "")
     elif sys.stdout.isatty():
-        await show_live(args)
+        await show_live(reader)
     else:
         raise Failure(USAGE, "top shows a live table on a terminal: elsewhere, give --json.")
 
 
-async def look(args: Namespace) -> Snapshot:
-    """Names with long queues are asked first: there may be more names than MOST."""
-    lists = redis_store_of(args).lists
-    names = await lists.anames()
-    longest = [queue.name for queue in await lists.alongest()] if len(names) > MOST else []
-    some = list(dict.fromkeys([*longest, *names]))[:MOST]
-    gate = asyncio.Semaphore(FAST)
+class Reader:
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+        self._names = LastNames(store.lists.anames, TIMEOUT)
 
-    async def status_of(name: str) -> Status | None:
-        async with gate:
-            try:
-                return await Limiter.attach(name, store=args.store).astatus()
-            except UnknownLimiterError:
-                return None  # forgotten meanwhile
+    async def read(self) -> Snapshot:
+        """Names with long queues are asked for first: there may be more names than MOST.
 
-    found = [status for status in await asyncio.gather(*map(status_of, some)) if status]
-    return Snapshot(len(names), sorted(found, key=urgency), await oldest_waits(lists, found))
+        Raises StoreError if the names cannot be read, and Failure if none of them can.
+        """
+        names = await self._names.read()
+        longest: list[str] = []
+        if len(names) > MOST:
+            longest = [queue.name for queue in await self._store.lists.alongest(names)]
+        some = list(dict.fromkeys([*longest, *names]))[:MOST]
+        found = await self._store.astatuses([*map(encoded, some)], TIMEOUT)
+        statuses = [status for status in found.values() if status is not None]
+        # A name that was forgotten meanwhile has no limits.
+        known = sorted((each for each in statuses if each.limits), key=urgency)
+        oldest = await oldest_waits(self._store.lists, known)
+        snapshot = Snapshot(len(names), len(some) - len(statuses), known, oldest)
+        if names and not statuses:
+            raise Failure(STORE_AWAY, unread_text(snapshot))
+        return snapshot
 
 
-async def oldest_waits(lists: Lists, found: list[Status]) -> dict[str, float | None]:
-    names = [status.name for status in found if status.waiting]
+def unread_text(snapshot: Snapshot) -> str:
+    return f"{snapshot.unread:,} names could not be read: `headgate doctor` finds the fault."
+
+
+async def oldest_waits(lists: Lists, statuses: list[Status]) -> dict[str, float | None]:
+    names = [status.name for status in statuses if status.waiting]
     heads = await lists.aheads([encoded(name) for name in names])
     return {name: head.waited for name, head in zip(names, heads, strict=True) if head}
 
@@ -80,12 +96,12 @@ def urgency(status: Status) -> tuple[float, float, str]:
     return -status.waiting, -fullest, status.name
 
 
-async def show_live(args: Namespace) -> None:
+async def show_live(reader: Reader) -> None:
     with extra("cli"):
         from rich.live import Live
     with Live(screen=True, auto_refresh=False) as live:
         while True:
-            snapshot = await look(args)
+            snapshot = await reader.read()
             live.update(table(snapshot, live.console.height), refresh=True)
             await asyncio.sleep(EVERY)
 
@@ -95,7 +111,8 @@ def table(snapshot: Snapshot, height: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=f"{snapshot.names:,} names; Ctrl-C ends", expand=True)
+    unread = f"; {unread_text(snapshot)}" if snapshot.unread else ""
+    made = Table(title=f"{snapshot.names:,} names; Ctrl-C ends{unread}", expand=True)
     for column in ("name", "waiting", "oldest wait", "limits", "a new caller"):
         made.add_column(column)
     room = height - 6

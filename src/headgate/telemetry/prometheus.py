@@ -156,11 +156,17 @@ class Collector:
         return metrics.values()
 
 
+UNREAD = "headgate_exporter_unread_names"
+
+
 class FleetState(NamedTuple):
-    """The budgets of a store's limiters, and whether its servers answer."""
+    """The budgets of a store's limiters, whether its servers answer, and the number of names whose
+    status could not be read.
+    """
 
     fleet: Fleet
     store: StoreState
+    unread: int
 
 
 class FleetCollector:
@@ -172,7 +178,9 @@ class FleetCollector:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        return [metric for metric in Collector().describe() if metric.name in OF_FLEET]
+        of_fleet = [metric for metric in Collector().describe() if metric.name in OF_FLEET]
+        text = "Names in use whose status could not be read in this scrape."
+        return [*of_fleet, GaugeMetricFamily(UNREAD, text, labels=("store",))]
 
     def collect(self) -> Iterable[Metric]:
         """They have no values if the fleet cannot be read, as at the end of the process."""
@@ -182,9 +190,10 @@ class FleetCollector:
         return metrics.values()
 
     def fleet(self) -> Iterator[Row]:
-        fleet, store = self._read()
+        fleet, store, unread = self._read()
         yield from budgets_of(fleet)
         yield from availability(store)
+        yield Row(UNREAD, (store.name,), unread)
 
 
 class Row(NamedTuple):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any, TypeAlias
 
-from headgate.errors import UnknownLimiterError
+from headgate.errors import StoreError, UnknownLimiterError
 from headgate.keys import encoded
 from headgate.limiter import Limiter
-from headgate.listing import alongest_queues, anames
+from headgate.listing import LastNames
 from headgate.stores.members import Label, Members
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, store_of
@@ -23,6 +23,7 @@ from headgate.stores.status import LimitStatus, QueueLength, Status
 from headgate.web.history import History, Sample, Target
 
 PAGE = 50  # names
+TIMEOUT = 2.0  # seconds for the index, and for the status of what viewers see
 # Of a permit or waiter: its process, its cost, and for how many seconds it holds or waits. Of a
 # permit with a lease: the seconds that are left of it.
 Member: TypeAlias = "tuple[Label | None, dict[str, int], float | None, float | None]"
@@ -47,13 +48,16 @@ class Known:
 
 @dataclass
 class Snapshot:
-    """The answers of one read. `trouble`: why there are none."""
+    """The answers of one read. `trouble`: why there are none, or why some are missing. A target is
+    in `unread` if its server has not answered.
+    """
 
     trouble: str = ""
     names: list[str] = field(default_factory=list)
     longest: list[QueueLength] = field(default_factory=list)
     known: dict[Target, Known] = field(default_factory=dict)
     members: dict[Target, dict[str, Any]] = field(default_factory=dict)
+    unread: set[Target] = field(default_factory=set)
 
 
 class Reader:
@@ -61,11 +65,13 @@ class Reader:
         store = store_of(where)
         self.store = "this process" if isinstance(store, MemoryStore) else str(store)
         self._where, self._lists = where, store.lists
+        self._names = LastNames(store.lists.anames, TIMEOUT)
         self.history = History()
 
     async def read(self, views: Iterable[View]) -> Snapshot:
-        names, longest = await anames(self._where), await alongest_queues(self._where)
-        snapshot = Snapshot(names=names, longest=longest)
+        names = await self._names.read()
+        longest = await self._lists.alongest(names)
+        snapshot = Snapshot(trouble=self._names.trouble, names=names, longest=longest)
         details = {view.target for view in views if view.target is not None}
         shown = {(queue.name, queue.key) for queue in longest} | details
         for view in views:
@@ -76,18 +82,32 @@ class Reader:
         return snapshot
 
     async def _read_known(self, snapshot: Snapshot, targets: Iterable[Target]) -> None:
-        asked = [(target, self._limiter(target).astatus()) for target in targets]
-        found = await asyncio.gather(*(status for _, status in asked), return_exceptions=True)
-        statuses = dict(zip((target for target, _ in asked), found, strict=True))
-        for target, status in statuses.items():
+        for target, status in (await self._statuses(targets)).items():
             if isinstance(status, Status):
                 snapshot.known[target] = Known(status)
+            elif isinstance(status, StoreError):
+                snapshot.unread.add(target)
+                snapshot.trouble = snapshot.trouble or str(status)
             elif not isinstance(status, UnknownLimiterError):  # it has no limits, or none any more
                 raise status
         await self._read_heads(snapshot)
         moment = time()
         for target, known in snapshot.known.items():
             self.history.add(target, sample_of(known.status, moment))
+
+    async def _statuses(self, targets: Iterable[Target]) -> dict[Target, Status | BaseException]:
+        """The status of each target, or its error."""
+
+        async def ask(target: Target) -> Status:
+            try:
+                async with asyncio.timeout(TIMEOUT):
+                    return await self._limiter(target).astatus()
+            except TimeoutError:
+                raise StoreError(f"A server has not answered within {TIMEOUT:g} s.") from None
+
+        targets = list(targets)
+        found = await asyncio.gather(*map(ask, targets), return_exceptions=True)
+        return dict(zip(targets, found, strict=True))
 
     async def _read_heads(self, snapshot: Snapshot) -> None:
         waiting = [target for target, known in snapshot.known.items() if known.status.waiting]
@@ -160,27 +180,29 @@ def page_of(view: View, names: list[str]) -> tuple[list[str], int, int]:
 
 def part_of(snapshot: Snapshot, view: View) -> dict[str, Any]:
     """The snapshot as this viewer sees it, for JSON."""
-    if snapshot.trouble:
-        return {"trouble": snapshot.trouble}
+    trouble = {"trouble": snapshot.trouble} if snapshot.trouble else {}
+    if trouble and not snapshot.known:
+        return trouble
     if view.target is not None:
-        known = snapshot.known.get(view.target)
-        return {"one": row_of(view.target, known), **snapshot.members.get(view.target, {})}
+        members = snapshot.members.get(view.target, {})
+        return {**trouble, "one": row_of(view.target, snapshot), **members}
     names, page, found = page_of(view, snapshot.names)
     longest = [(queue.name, queue.key) for queue in snapshot.longest]
     return {
+        **trouble,
         "total": len(snapshot.names),
         "found": found,
         "page": page,
         "pages": max(1, -(-found // PAGE)),
-        "rows": [row_of((name, None), snapshot.known.get((name, None))) for name in names],
-        "longest": [row_of(target, snapshot.known.get(target)) for target in longest],
+        "rows": [row_of((name, None), snapshot) for name in names],
+        "longest": [row_of(target, snapshot) for target in longest],
     }
 
 
-def row_of(target: Target, known: Known | None) -> dict[str, Any]:
-    name, key = target
+def row_of(target: Target, snapshot: Snapshot) -> dict[str, Any]:
+    (name, key), known = target, snapshot.known.get(target)
     if known is None:
-        return {"name": name, "key": key, "known": False}
+        return {"name": name, "key": key, "known": False, "unread": target in snapshot.unread}
     status = known.status
     return {
         "name": name,

@@ -38,7 +38,7 @@ class MemoryLists:
         waiting = [queue for queue in self._queues() if waiters(queue)]
         return longest(length_of(queue) for queue in waiting if is_listed(queue))
 
-    async def alongest(self) -> list[QueueLength]:
+    async def alongest(self, among: Sequence[str] | None = None) -> list[QueueLength]:
         return self.longest()
 
     async def amembers(self, name: str) -> Members:

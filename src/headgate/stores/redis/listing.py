@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from headgate.errors import StoreError
 from headgate.keys import encoded
 from headgate.stores.redis.members import read_heads, read_members
 from headgate.stores.redis.protocol.index import NAMES, living
 from headgate.stores.redis.protocol.members import WAITING
 from headgate.stores.redis.transport.portal import blocking
-from headgate.stores.redis.transport.questions import replies_to, scan
+from headgate.stores.redis.transport.questions import each_reply, replies_to, scan
 from headgate.stores.status import QueueLength, longest
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.stores.members import Head, Members
     from headgate.stores.redis.transport.topology import Topology
 
-CHUNK = 1000  # the questions of one round trip
+TIMEOUT = 2.0  # seconds for the servers of `among`
 
 
 class RedisLists:
@@ -45,17 +46,19 @@ class RedisLists:
     def longest(self) -> list[QueueLength]:
         return blocking(self.alongest, "headgate.longest_queues()/")
 
-    async def alongest(self) -> list[QueueLength]:
+    async def alongest(self, among: Sequence[str] | None = None) -> list[QueueLength]:
         call = "headgate.longest_queues()"
-        names = [name for name in await encoded_names(self._topology, call) if "/" not in name]
-        lengths: list[int] = []
-        for start in range(0, len(names), CHUNK):
-            chunk = [f"headgate:{{{name}}}:who" for name in names[start : start + CHUNK]]
-            questions = [(key, ("ZCOUNT", key, *WAITING)) for key in chunk]
-            lengths += await replies_to(self._topology, call, questions)
+        names = await self.anames() if among is None else among
+        keys = [f"headgate:{{{encoded(name)}}}:who" for name in names]
+        questions = [(key, ("ZCOUNT", key, *WAITING)) for key in keys]
+        if among is None:
+            lengths = await replies_to(self._topology, call, questions)
+        else:
+            lengths = await each_reply(self._topology, call, questions, TIMEOUT)
         return longest(
-            QueueLength(unquote(name), None, length)
+            QueueLength(name, None, length)
             for name, length in zip(names, lengths, strict=True)
+            if not isinstance(length, StoreError)
         )
 
     async def amembers(self, name: str) -> Members:

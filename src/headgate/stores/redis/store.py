@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.loop_session import Home, LoopSession
 from headgate.stores.redis.transport.client import Client
+from headgate.stores.redis.transport.endpoint import Endpoint
 from headgate.stores.redis.transport.outages import outages_of
 from headgate.stores.redis.transport.portal import NoPortalError, blocking, portal_loop
 from headgate.stores.redis.transport.shutdown import register
@@ -207,23 +208,29 @@ class RedisStore:
         held, waiting, known = await run_script(self.topology, "forget()", library().forget, keys)
         return Forgotten(held, waiting, bool(known))
 
-    async def astatuses(self, timeout: float) -> dict[str, Status | None]:
-        """The status of each name in the index, by encoded name. Those of classics are among them.
+    async def encoded_names(self) -> list[str]:
+        """The names in the index. Those of classics are among them."""
+        return await encoded_names(self.topology, "headgate")
 
-        None: the status did not come within `timeout` seconds. Names that are not asked for within
-        three times that are left out. Raises StoreError or TimeoutError if the index itself cannot
-        be read. This declares nothing.
+    async def astatuses(self, names: Sequence[str], timeout: float) -> dict[str, Status | None]:
+        """The status of each of these encoded names. This declares nothing.
+
+        None: its server refuses, or has not answered within `timeout` seconds. After that, names of
+        this server are not asked for. Names that are not asked for within three times `timeout` are
+        left out.
         """
-        async with asyncio.timeout(timeout):
-            names = await encoded_names(self.topology, "exporter")
         found: dict[str, Status | None] = {}
+        silent: set[Endpoint | None] = set()
         end = monotonic() + 3 * timeout
         for start in range(0, len(names), STATUSES):
             if monotonic() > end:
                 break
-            queues = [self.queue(name, NO_LIMITS) for name in names[start : start + STATUSES]]
-            statuses = await answered(queues, timeout)
-            found |= {queue.name: statuses.get(queue) for queue in queues}
+            part = [self.queue(name, NO_LIMITS) for name in names[start : start + STATUSES]]
+            servers = {queue: self.topology.where(queue.key) for queue in part}
+            asked = [queue for queue in part if servers[queue] not in silent]
+            statuses = await answered(asked, timeout)
+            silent |= {servers[each] for each in asked} - {servers[each] for each in statuses}
+            found |= {queue.name: statuses.get(queue) for queue in part}
         return found
 
     async def diagnose(self) -> Diagnosis:
@@ -264,7 +271,8 @@ def read_statuses(
 async def answered(queues: list[RedisQueue], timeout: float) -> dict[RedisQueue, Status]:
     """Ask for the status of all `queues` at once, and leave out those without an answer."""
     asked = [asyncio.ensure_future(queue.astatus()) for queue in queues]
-    await asyncio.wait(asked, timeout=timeout)
+    if asked:
+        await asyncio.wait(asked, timeout=timeout)
     for each in asked:
         each.cancel()
     found = await asyncio.gather(*asked, return_exceptions=True)

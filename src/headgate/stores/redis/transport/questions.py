@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import (
@@ -19,19 +20,20 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from headgate.errors import StoreError
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot, refused
 from headgate.stores.redis.transport.tasks import begun, stop
 
 if TYPE_CHECKING:
-    from headgate.errors import StoreError
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
 T = TypeVar("T")
 # How often a question is asked, and the seconds between two attempts.
 ATTEMPTS, PAUSE = 3, 0.1
+CHUNK = 1000  # the questions of one round trip
 # After these refusals the same question may be answered, here or elsewhere.
 ELSEWHERE = MovedError, AskError, TryAgainError, ClusterDownError
 # The key that decides which server gets a command, and the command.
@@ -43,7 +45,52 @@ async def replies_to(topology: Topology, call: str, questions: Sequence[Question
 
     Raises StoreError when a server refuses a command or cannot be asked.
     """
-    return await in_own_task(persistently(topology, call, lambda: replies_now(topology, questions)))
+    replies = await each_reply(topology, call, questions)
+    for reply in replies:
+        if isinstance(reply, StoreError):
+            raise reply
+    return replies
+
+
+async def each_reply(
+    topology: Topology, call: str, questions: Sequence[Question], timeout: float | None = None
+) -> list[Any]:
+    """The replies, in order. If a server refuses a question, cannot be asked, or takes longer than
+    `timeout` seconds in all, its StoreError is in place of its replies.
+
+    Raises StoreError when no server is known.
+    """
+    return await in_own_task(ask_each(topology, call, questions, timeout))
+
+
+async def ask_each(
+    topology: Topology, call: str, questions: Sequence[Question], timeout: float | None
+) -> list[Any]:
+    await persistently(topology, call, lambda: asyncio.sleep(0))  # it finds the servers
+    replies: list[Any] = [None] * len(questions)
+
+    async def ask(server: Endpoint | None, indexes: list[int]) -> None:
+        place = f"{server.place}, of {topology}," if server and topology.several else topology
+        try:
+            async with asyncio.timeout(timeout):
+                for start in range(0, len(indexes), CHUNK):
+                    chunk = indexes[start : start + CHUNK]
+                    its = [questions[index] for index in chunk]
+                    found = await persistently(
+                        topology, call, partial(replies_now, topology, its), place
+                    )
+                    for index, reply in zip(chunk, found, strict=True):
+                        replies[index] = reply
+        except (StoreError, TimeoutError) as error:
+            trouble = error if isinstance(error, StoreError) else cannot(place, error)
+            for index in indexes:
+                replies[index] = trouble
+
+    parts: dict[Endpoint | None, list[int]] = {}
+    for index, (key, _) in enumerate(questions):
+        parts.setdefault(topology.where(key), []).append(index)
+    await asyncio.gather(*(ask(server, indexes) for server, indexes in parts.items()))
+    return replies
 
 
 async def scan(topology: Topology, call: str, pattern: str) -> set[str]:
@@ -73,13 +120,20 @@ async def in_own_task(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def persistently(
-    topology: Topology, call: str, ask: Callable[[], Coroutine[Any, Any, T]]
+    topology: Topology, call: str, ask: Callable[[], Coroutine[Any, Any, T]], place: object = None
 ) -> T:
+    """The result of `ask`, which may be repeated. A server that was silent is not asked again: it
+    would be silent for as long. `place`: for an error, where it is not the whole store.
+    """
+    trouble: Exception | None = None
     for attempt in range(ATTEMPTS):
         try:
             if attempt or not topology.servers():
                 await asyncio.sleep(PAUSE * attempt)
+                before = set(topology.servers())
                 await topology.look(())
+                if isinstance(trouble, TimeoutError) and before == set(topology.servers()):
+                    break
             return await ask()
         except LOST as error:
             trouble = error
@@ -87,7 +141,8 @@ async def persistently(
                 error, ELSEWHERE
             ):
                 break
-    raise error_of(topology, call, trouble)
+    assert trouble is not None
+    raise error_of(place or topology, call, trouble)
 
 
 async def replies_now(topology: Topology, questions: Sequence[Question]) -> list[Any]:
@@ -118,7 +173,7 @@ async def scan_one(server: Endpoint, pattern: str) -> set[str]:
                 return found
 
 
-def error_of(topology: Topology, call: str, trouble: Exception) -> StoreError:
+def error_of(place: object, call: str, trouble: Exception) -> StoreError:
     if isinstance(trouble, ResponseError):
-        return refused(topology, f"{call}/", str(trouble), trouble)
-    return cannot(topology, trouble)
+        return refused(place, f"{call}/", str(trouble), trouble)
+    return cannot(place, trouble)
