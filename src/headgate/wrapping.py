@@ -1,6 +1,6 @@
 """A queue around another, and an issuer around another, which pass on all calls.
 
-A subclass adds what it has to do with a permit.
+A subclass has acquires of its own, or adds what it has to do with a permit.
 """
 
 from __future__ import annotations
@@ -8,28 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from headgate.changes import Change
 from headgate.gate.compile import Declaration
 from headgate.interfaces import Queue
 from headgate.permit import Issuer, Permit, Refusal
 from headgate.request import Request
 from headgate.stores.memory.fast_path import not_at_once
+from headgate.stores.status import Status
 
 T = TypeVar("T", Permit, Permit | Refusal)
 
 
-class QueueWrapper:
-    """A block or an acquire gets its permit from `_wrapped`. There is no fast path."""
+class OuterQueue:
+    """It passes on all but the acquires. There is no fast path."""
 
     def __init__(self, queue: Queue) -> None:
         self.name = queue.name
         self.enter = self.enter_task = not_at_once
-        self.status, self.astatus, self.describe = queue.status, queue.astatus, queue.describe
-        self.change, self.achange = queue.change, queue.achange
-        self.flush, self.aflush = queue.flush, queue.aflush
         self._queue = queue
-
-    def _wrapped(self, answer: T) -> T:
-        raise NotImplementedError
 
     @property
     def declared(self) -> Declaration:
@@ -52,6 +48,34 @@ class QueueWrapper:
 
     def once_known(self, call: str, act: Callable[[], None]) -> None:
         self._queue.once_known(call, act)
+
+    def change(self, change: Change) -> None:
+        self._queue.change(change)
+
+    async def achange(self, change: Change) -> None:
+        await self._queue.achange(change)
+
+    def status(self, own: Declaration | None = None) -> Status:
+        return self._queue.status(own)
+
+    async def astatus(self, own: Declaration | None = None) -> Status:
+        return await self._queue.astatus(own)
+
+    def describe(self) -> str:
+        return self._queue.describe()
+
+    def flush(self) -> None:
+        self._queue.flush()
+
+    async def aflush(self) -> None:
+        await self._queue.aflush()
+
+
+class QueueWrapper(OuterQueue):
+    """A block or an acquire gets its permit from `_wrapped`."""
+
+    def _wrapped(self, answer: T) -> T:
+        raise NotImplementedError
 
     async def acquire(self, request: Request) -> Permit:
         return self._wrapped(await self._queue.acquire(request))

@@ -12,7 +12,6 @@ PACKAGE = Path("src/headgate")
 # The attributes and methods of each class that is larger than a reader holds in mind.
 LARGE = {
     "Client": (16, 13),
-    "FallbackQueue": (14, 22),
     "Gate": (13, 29),
     "Limiter": (7, 36),
     "LoopSession": (12, 27),

@@ -25,9 +25,9 @@ from headgate.keys import encoded, title
 from headgate.log_writer import log
 from headgate.permit import Permit, Refusal
 from headgate.stores.context_stack import Inside
-from headgate.stores.memory.fast_path import not_at_once
 from headgate.stores.memory.store import MemoryStore
 from headgate.validation import choice, positive_int, show
+from headgate.wrapping import OuterQueue
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
@@ -54,24 +54,18 @@ class Askable(Protocol):
     async def astatus(self) -> Status: ...
 
 
-class FallbackQueue:
+class FallbackQueue(OuterQueue):
+    _queue: RemoteQueue
+
     def __init__(
         self, queue: RemoteQueue, store: RemoteStore, mode: Mode, absence: Absence
     ) -> None:
-        self.name = queue.name
-        self.enter = self.enter_task = not_at_once
-        self._queue = queue
+        super().__init__(queue)
         self._store = store
         self._mode = mode
         self._absence = absence
         self._inside = Inside()
         self.leave = self._inside.leave
-        self.follow, self.foresee, self.once_known = queue.follow, queue.foresee, queue.once_known
-        self.flush, self.aflush = queue.flush, queue.aflush
-
-    @property
-    def declared(self) -> Declaration:
-        return self._queue.declared
 
     def accept(self, declared: Declaration, known: bool) -> None:
         if declared.program:

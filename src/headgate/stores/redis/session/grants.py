@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.replies import GrantedAtOnce, Outbox
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.deadlines import Deadlines
-    from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
     from headgate.stores.redis.session.local_handoff import LocalHandoff
-    from headgate.stores.redis.session.numbering import Numbering
+    from headgate.stores.redis.session.numbering import LastReply, Numbering
     from headgate.stores.redis.session.traffic import Sent, Traffic
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.operations import Outcome
     from headgate.stores.redis.session.acquires import PendingAcquire
-    from headgate.stores.redis.session.last_reply import LastReply
+    from headgate.stores.redis.session.numbering import LastReply
     from headgate.stores.redis.session.traffic import Traffic
 
 # A lease in microseconds, divided by this, is the seconds between two renewals: a third of it.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headgate.permit import Permit
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.session.acquires import PendingAcquire
-    from headgate.stores.redis.session.last_reply import LastReply
+    from headgate.stores.redis.session.numbering import LastReply
     from headgate.stores.redis.session.traffic import Sent, Traffic
 
 # Seconds without a reply after which places and limits may be others': twice the heartbeat.

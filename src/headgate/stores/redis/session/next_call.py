@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.protocol.operations import Operation
     from headgate.stores.redis.session.acquires import PendingAcquire
-    from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.local_handoff import LocalHandoff
-    from headgate.stores.redis.session.numbering import Numbering
+    from headgate.stores.redis.session.numbering import LastReply, Numbering
     from headgate.stores.redis.session.recovery import Recovery
     from headgate.stores.redis.session.traffic import Traffic
 

@@ -1,4 +1,4 @@
-"""The numbers by which the script knows the calls and the callers of a session."""
+"""The numbers by which the script knows the calls and callers of a session, and the last reply."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ class Numbering:
 
     def begin_again(self) -> None:
         self.session_id, self.call = self._new_id(), 0
+
+
+class LastReply:
+    def __init__(self) -> None:
+        self.number = 0  # of the last call that was carried out; 0: none
+        self.server = 0  # its clock, in microseconds
+        self.asked_at = 0.0  # when that call was sent, by the monotonic clock
+        self.program = ""  # its limits
+        self.lease = 0  # of them, in microseconds

@@ -9,7 +9,7 @@ from headgate.stores.redis.protocol.calls import RESERVE_AHEAD
 from headgate.stores.redis.session.lease_renewal import THIRD
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.session.last_reply import LastReply
+    from headgate.stores.redis.session.numbering import LastReply
     from headgate.stores.redis.session.traffic import Traffic
 
 # The seconds before its moment at which the head of the queue asks.

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from headgate.stores.redis.protocol.operations import Operation, Quit
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
     from headgate.stores.redis.session.local_handoff import LocalHandoff
-    from headgate.stores.redis.session.numbering import Numbering
+    from headgate.stores.redis.session.numbering import LastReply, Numbering
     from headgate.stores.redis.session.traffic import Traffic
 
 # The script keeps the places of a silent session for 7.5 to 10 s after its last call (prelude.lua).

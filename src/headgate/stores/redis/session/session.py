@@ -35,11 +35,10 @@ from headgate.stores.redis.protocol.replies import (
 from headgate.stores.redis.session.acquires import PendingAcquire, settle
 from headgate.stores.redis.session.deadlines import Deadlines
 from headgate.stores.redis.session.grants import Grants
-from headgate.stores.redis.session.last_reply import LastReply
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.next_call import NextCall
-from headgate.stores.redis.session.numbering import Numbering
+from headgate.stores.redis.session.numbering import LastReply, Numbering
 from headgate.stores.redis.session.polls import Polls
 from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.traffic import IDLE, READING, Sent, Traffic
