@@ -41,7 +41,7 @@ from headgate.stores.redis.session.next_call import NextCall
 from headgate.stores.redis.session.numbering import LastReply, Numbering
 from headgate.stores.redis.session.polls import Polls
 from headgate.stores.redis.session.recovery import Recovery
-from headgate.stores.redis.session.traffic import IDLE, READING, Sent, Traffic
+from headgate.stores.redis.session.traffic import IDLE, READING, SCHEDULED, Sent, Traffic
 from headgate.stores.redis.session.undelivered import keep_owed
 from headgate.stores.redis.transport.failures import refused
 
@@ -82,8 +82,10 @@ class Session:
         self.numbering.caller = pending.number = self.numbering.caller + 1
         if pending.request.max_sleep is not None:
             self.deadlines.begin(pending, pending.request.max_sleep)
-        self.traffic.acquires.append(pending)
-        self.traffic.schedule()
+        traffic = self.traffic
+        traffic.acquires.append(pending)
+        if traffic.state is IDLE:
+            traffic.state = SCHEDULED
 
     def end(self, pending: PendingAcquire) -> None:
         """The caller has its outcome, or has left."""
