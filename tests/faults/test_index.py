@@ -233,16 +233,45 @@ async def test_the_index_adds_no_call_to_acquires(
     assert commands_of(own_admin)["fcall"] == 502
 
 
-def test_a_label_takes_less_than_100_bytes(own_server: Server, own_admin: Redis) -> None:
-    """Measured for 100 and for 1,000 event loops that use one name each."""
+@pytest.mark.parametrize(
+    ("host", "program"),
+    [("worker-07.eu", "celery"), ("production-7d9f8b6c5d-x2k4q-", "a-long-program")],
+    ids=["usual", "longest"],
+)
+def test_a_label_takes_less_than_100_bytes(
+    own_server: Server, own_admin: Redis, host: str, program: str
+) -> None:
+    """Of an event loop, however many there are, with the keys. 4,194,304 is the highest process id
+    of Linux.
+    """
     own_admin.function_load(library().text.decode())
-    for first, last in ((0, 100), (100, 1000)):
+    for first, last in ((0, 10), (10, 100), (100, 1000), (1000, 4000)):
+        pipeline = own_admin.pipeline(transaction=False)
         for number in range(first, last):
-            label = Label(f"worker-{number % 40:02}.eu", 10_000 + number, "celery")
-            call = write_label(secrets.token_hex(16), label)
-            own_admin.execute_command("FCALL", library().index.function, *call.words)
+            call = write_label(secrets.token_hex(16), Label(host, 4_194_304 - number, program))
+            pipeline.execute_command("FCALL", library().index.function, *call.words)
+        pipeline.execute()
         total = sum(own_admin.memory_usage(key, samples=0) or 0 for key in LABELS)
-        assert total / last < 100
+        assert len(labels(own_admin)) == last
+        assert total / last < 100, f"{total / last} bytes for each of {last}"
+
+
+async def test_a_label_stays_in_the_key_that_got_it(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
+    """Given a full first key, then the label is in the next one, and its refreshes go there."""
+    own_admin.zadd(LABELS[0], {f"{number}": 2**40 for number in range(120)})
+    limiter = Limiter(name, "100/minute", store=own_server.user_url)
+    for _ in range(2):
+        await visit(limiter)
+        await refreshed(own_server.user_url)
+        assert [own_admin.zcard(key) for key in LABELS[:3]] == [120, 1, 0]
+        own_admin.delete(LABELS[0])
+        own_admin.zadd(LABELS[0], {f"{number}": 2**40 for number in range(120)})
+    own_admin.delete(LABELS[0])
+    await visit(limiter)
+    await refreshed(own_server.user_url)
+    assert [own_admin.zcard(key) for key in LABELS[:3]] == [0, 1, 0]
 
 
 async def test_without_the_right_to_its_keys_acquires_work_and_one_call_is_refused(

@@ -57,8 +57,9 @@ def test_a_long_host_keeps_the_part_that_tells_it_apart(host: str, shown: str) -
     assert read_back(Label(host, 4_194_304, "a-very-long-program-name.py")).host.endswith(shown)
 
 
-def test_a_label_goes_to_the_key_of_its_clients_first_digit() -> None:
-    assert write_label(CLIENT, Label("h", 1, "p")).key == LABELS[5]
+def test_a_label_goes_to_one_of_several_keys_and_then_to_that_one() -> None:
+    assert write_label(CLIENT, Label("h", 1, "p")).keys == LABELS
+    assert write_label(CLIENT, Label("h", 1, "p"), (LABELS[5],)).words[:2] == ("1", LABELS[5])
 
 
 def test_names_travel_in_calls_of_bounded_size() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from headgate.stores.process_label import own_label
-from headgate.stores.redis.protocol.index import NAMES, write_label, write_names
+from headgate.stores.redis.protocol.index import ID, LABELS, NAMES, write_label, write_names
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.transport.node import NOT_NOW
 
@@ -52,8 +52,11 @@ class Refresher:
         self._store = store
         # The sessions and the numbers of their last acquires at the refresh before.
         self._seen: set[tuple[str, int]] = set()
-        # The calls of this refresh that are still to be sent.
+        # The calls of this refresh that are still to be sent, and the one in flight.
         self._calls: list[Refresh] = []
+        self._sent: Refresh | None = None
+        # By session, the key that has its label.
+        self._places: dict[str, tuple[str, ...]] = {}
         # A fleet that starts at one moment spreads its refreshes.
         self._pace = 0.9 + int(client.id[:2], 16) / 1280
         self._refresh_in(FIRST)
@@ -69,7 +72,10 @@ class Refresher:
         names = sorted({name.partition(":")[0] for name in self._used_names()})
         if names and client.availability.met:
             label = own_label()._replace(pid=client.process)
-            labels = [write_label(each, label) for each in self._session_ids()]
+            labels = [
+                write_label(each, label, self._places.get(each[:ID], LABELS))
+                for each in self._session_ids()
+            ]
             self._calls = [*labels, *write_names(names)]
             client.sending.ready(self)
 
@@ -111,18 +117,26 @@ class Refresher:
         connection.
         """
         if self._calls and self._client.process == os.getpid():
-            return self._calls.pop()
+            self._sent = self._calls.pop()
+            return self._sent
         return None
 
     def answered(self, reply: Any) -> None:
         """A refusal for good is the last one: each adds a line to the server's ACL LOG."""
         if not isinstance(reply, Exception):
+            self._note_place(reply)
             if self._calls:
                 self._client.sending.ready(self)
             return
         self._calls = []
         if not str(reply).startswith(PASSING):
             self._client.topology.indexes = False
+
+    def _note_place(self, reply: Any) -> None:
+        """The later refreshes of a label name the key alone that got it."""
+        sent, self._sent = self._sent, None
+        if sent is not None and len(sent.keys) > 1 and reply in range(1, len(sent.keys) + 1):
+            self._places[sent.members[0][:ID]] = (sent.keys[reply - 1],)
 
     def failed(self, error: StoreError) -> None:
         """The server is away. The next refresh names what is used then."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.errors import StoreError
 from headgate.gate.compile import NO_LIMITS, Declaration, read_program
 from headgate.stores.members import MOST, Head, Holder, Label, Members, Waiter
-from headgate.stores.redis.protocol.index import ID, label_key, living, parse_label
+from headgate.stores.redis.protocol.index import ID, LABELS, living, parse_label
 from headgate.stores.redis.protocol.members import (
     HOLDING,
     SESSIONS,
@@ -60,7 +60,7 @@ async def read_members(topology: Topology, name: str) -> Members:
     )
     now = moment(time)
     found = [*pairs(holders), *pairs(waiters)]
-    labels = await labels_of(topology, {session_of(member) for member, _ in found}, int(time[0]))
+    labels = await read_labels(topology, int(time[0])) if found else {}
     reader = Reader(declared_in(program), labels, now)
     return Members(
         reader.holders(pairs(holders)),
@@ -101,14 +101,13 @@ def declared_in(program: list[bytes | None]) -> Declaration:
     return NO_LIMITS if found is None else read_program(found.decode())
 
 
-async def labels_of(topology: Topology, sessions: Iterable[str], now: int) -> dict[str, Label]:
-    """The labels of sessions, by the beginnings of their ids. Without the right to the index there
-    are none.
+async def read_labels(topology: Topology, now: int) -> dict[str, Label]:
+    """The labels of all sessions, by the beginnings of their ids. Without the right to the index
+    there are none.
     """
-    keys = sorted({label_key(session) for session in sessions})
     every = "-inf", "+inf", "WITHSCORES"
     try:
-        questions = [(key, ("ZRANGEBYSCORE", key, *every)) for key in keys]
+        questions = [(key, ("ZRANGEBYSCORE", key, *every)) for key in LABELS]
         replies: list[Any] = await replies_to(topology, "read_members()", questions)
     except StoreError:
         return {}

@@ -17,25 +17,24 @@ from headgate.stores.redis.protocol.script import Script, library
 LIFETIME = 300
 # A sorted set of encoded names, without the keys of limiters.
 NAMES = "headgate:{/index}:names"
-# Each label is in one of these sorted sets, by the first digit of the client's id. Redis keeps a
-# sorted set of at most 128 short members as a list, with a third of the memory. Sixteen lists have
-# room for more than a thousand event loops.
-LABELS = tuple(f"headgate:{{/index}}:clients:{digit:x}" for digit in range(16))
+# Each label is in one of these sorted sets: the first that had room. So few labels are in one set,
+# and thousands are in sets that are small enough for a short form (index.lua).
+LABELS = tuple(f"headgate:{{/index}}:clients:{number:x}" for number in range(64))
 # A call carries so many members at most: the server does nothing else meanwhile.
 MOST = 500
 # The characters of a client's id that a label has: 48 random bits tell clients apart.
 ID = 12
 # The most characters of an encoded host and program. With id and process they are at most 64:
-# Redis keeps no longer member in a list.
+# no longer member has the short form.
 HOST, PROGRAM = 28, 14
 
 
 class Refresh(NamedTuple):
-    """A call that refreshes members of one key of the index. The transport sends it as it sends a
-    `Command`.
+    """A call that refreshes members of one of these keys of the index. The transport sends it as it
+    sends a `Command`.
     """
 
-    key: str
+    keys: tuple[str, ...]
     members: tuple[str, ...]
     for_others: bool = False  # as in `Command`: it grants nothing
 
@@ -44,12 +43,8 @@ class Refresh(NamedTuple):
         return library().index
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.key,)
-
-    @property
     def words(self) -> tuple[str, ...]:
-        return ("1", self.key, str(LIFETIME), *self.members)
+        return (str(len(self.keys)), *self.keys, str(LIFETIME), *self.members)
 
     def unnotified(self) -> Refresh:
         return self
@@ -58,17 +53,20 @@ class Refresh(NamedTuple):
 def write_names(names: list[str]) -> list[Refresh]:
     """The calls that refresh encoded names."""
     return [
-        Refresh(NAMES, tuple(names[start : start + MOST])) for start in range(0, len(names), MOST)
+        Refresh((NAMES,), tuple(names[start : start + MOST]))
+        for start in range(0, len(names), MOST)
     ]
 
 
-def write_label(session_id: str, label: Label) -> Refresh:
-    """The call that refreshes the label of a client, or of any session of it."""
+def write_label(session_id: str, label: Label, keys: tuple[str, ...] = LABELS) -> Refresh:
+    """The call that refreshes the label of a client, or of any session of it. `keys`: that which
+    has it, or those of which one gets it.
+    """
     # Of a long name with a domain, the first part tells hosts apart.
     host = label.host if len(label.host) <= HOST else label.host.partition(".")[0]
     host, program = shortened(host, HOST, from_end=True), shortened(label.program, PROGRAM)
     member = f"{session_id[:ID]} {host} {label.pid} {program}"
-    return Refresh(label_key(session_id), (member,))
+    return Refresh(keys, (member,))
 
 
 def shortened(text: str, most: int, from_end: bool = False) -> str:
@@ -86,11 +84,6 @@ def parse_label(member: str) -> tuple[str, Label] | None:
         case beginning, host, pid, program if pid.isdecimal():
             return beginning, Label(unquote(host), int(pid), unquote(program))
     return None
-
-
-def label_key(session_id: str) -> str:
-    """The key that has the label of a session."""
-    return LABELS[int(session_id[0], 16)]
 
 
 def living(reply: Sequence[bytes], now: int) -> list[str]:

@@ -101,8 +101,9 @@ class Call(NamedTuple):
 
     @property
     def may_lack_keys(self) -> bool:
-        """Whether the server to which its slot moves may lack keys of it."""
-        return self.there is not None and not self.keys_created
+        """Whether the server to which its slot moves may lack keys of a name."""
+        is_command = isinstance(self.command, Command)
+        return is_command and self.there is not None and not self.keys_created
 
     def server(self, topology: Topology) -> Endpoint | None:
         """The server that gets it, as far as is known."""
