@@ -30,7 +30,7 @@ def installed(package: str, version: str) -> Path:
     """The folder `node_modules` that holds the package; the first caller installs it."""
     wanted = json.dumps({"private": True, "dependencies": {package: version}})
     digest = hashlib.sha256(wanted.encode()).hexdigest()[:12]
-    place = Path(sys.prefix) / f"headgate-{package}-{digest}"
+    place = Path(sys.prefix) / f"headgate-{package.replace('/', '-')}-{digest}"
     if not place.exists():
         unfinished = place.with_name(f"{place.name}-{os.getpid()}")
         unfinished.mkdir()
