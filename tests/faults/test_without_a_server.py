@@ -30,7 +30,7 @@ from headgate.limits import Limit
 from headgate.stores.redis.transport import reconnection
 from tests.faults.absence import AGES, TOKENS, WAYS, found, inside, local, opened
 from tests.faults.scene import Room, Slack, client_of_its_own, elsewhere, enter, eventually
-from tests.servers import Server
+from tests.servers import Server, dead_port
 from tests.world import at_rest, held, soon, used, waiting
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -473,3 +473,13 @@ async def test_a_share_is_resumed_and_reset_without_the_store(name: str, gone: S
 
     assert [bool(await soon(limiter.atry_acquire())) for _ in range(3)] == [True, True, False]
     assert await soon(free.atry_acquire())
+
+
+def test_a_limiter_that_has_asked_no_store_is_not_without_it(name: str) -> None:
+    """An attached limiter has no limits before its first use."""
+    url = f"redis://127.0.0.1:{dead_port()}"
+    limiter = Limiter.attach(name, store=url, on_store_error="open")
+
+    assert "without it" not in repr(limiter)
+    limiter.acquire_sync().release()
+    assert "at present without it: calls pass without limits" in repr(limiter)

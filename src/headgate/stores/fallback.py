@@ -190,8 +190,9 @@ class FallbackQueue(OuterQueue):
         return self._queue.threads.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
-        without = f", at present without it: {self._mode}"
-        return f"{self._queue.describe()}{without if self._absence.now or self._away() else ''}"
+        away = self._absence.now or self._store.away(self._queue.key)
+        without = f", at present without it: {self._mode}" if away else ""
+        return f"{self._queue.describe()}{without}"
 
 
 class FallbackStore:
