@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PROMISES = ROOT / "docs/promises.md"
-NUMBER = re.compile(r"\b(?:TL1|S[1-9]|L[1-6]|T(?:1[0-2]|[1-9])|H[12])\b")  # of an invariant
-ROW = re.compile(r"^\| (TL1|[SLTH]\d+) \| (.*) \| (.*) \|$", re.MULTILINE)
+NUMBER = re.compile(r"\b(?:TL1|S[1-9]|L[1-6]|T(?:1[0-2]|[1-9])|H[12]|A[12])\b")  # of an invariant
+ROW = re.compile(r"^\| (TL1|[SLTHA]\d+) \| (.*) \| (.*) \|$", re.MULTILINE)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 

@@ -311,7 +311,7 @@ def test_every_invariant_has_its_line() -> None:
     series = [
         f"{kind}{n}" for kind, most in (("S", 9), ("L", 6), ("T", 12)) for n in range(1, most + 1)
     ]
-    assert numbers == [*series, "TL1", "H1", "H2"]
+    assert numbers == [*series, "TL1", "H1", "H2", "A1", "A2"]
 
 
 @pytest.mark.parametrize(

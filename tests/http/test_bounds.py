@@ -1,6 +1,4 @@
-"""Promise 11: no answer of a service holds callers for longer, or lets them call faster, than the
-user allows.
-"""
+"""No answer of a service holds callers for longer than the user allows, or lets them call more."""
 
 from __future__ import annotations
 
@@ -94,7 +92,7 @@ async def paused(limiter: Limiter) -> float:
 async def test_a_pause_of_any_length_ends_after_heed_at_most(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """Promise 11, T3. The next call leaves then. Its refusal begins a pause of the same length."""
+    """A1, T3, F60. The next call leaves then. Its refusal begins a pause of the same length."""
     limiter = Limiter(name, "1000/hour", store=store)
     client = clients(limiter, heed_at_most=0.3)
     service.answers = [(429, FOR_EVER)] * 2
@@ -112,7 +110,7 @@ async def test_a_pause_of_any_length_ends_after_heed_at_most(
 def test_refusals_of_calls_that_left_before_a_pause_do_not_renew_it(
     clock: VirtualClock, name: str
 ) -> None:
-    """Promise 11: all of them left before the pause, so it ends `heed_at_most` after the last.
+    """A1, F60: all of them left before the pause, so it ends `heed_at_most` after the last.
 
     A call that leaves after the pause may begin another one.
     """
@@ -148,7 +146,7 @@ def test_a_call_that_took_longer_than_heed_at_most_pauses_nothing(
 async def test_callers_wait_until_the_reset_and_no_longer(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """Promise 11: a limit of a day, whose service says that more may be used in a moment."""
+    """A1, F60: a limit of a day, whose service says that more may be used in a moment."""
     limiter = Limiter(name, "100/day", store=store)
     client = clients(limiter)
     service.answers = [(200, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "0.3"})]
@@ -179,7 +177,7 @@ async def test_callers_wait_until_the_reset_and_no_longer(
 def test_a_used_up_budget_holds_until_its_reset(
     clock: VirtualClock, name: str, limit: Any, reset: int | None, held: float
 ) -> None:
-    """Promise 11."""
+    """A1, F60."""
     client = Client(clock, name, limit)
     headers = {"x-ratelimit-limit": "100", "x-ratelimit-remaining": "0"}
     if reset is not None:
@@ -194,7 +192,7 @@ def test_a_used_up_budget_holds_until_its_reset(
 def test_a_budget_that_resets_soon_gives_no_tokens_back(
     clock: VirtualClock, name: str, limit: Any
 ) -> None:
-    """T1, promise 11: after the reset, the limit counts all calls as before."""
+    """A2, T1: after the reset, the limit counts all calls as before."""
     client = Client(clock, name, limit)
     for left in (9, 0):
         client.get(200, {"x-ratelimit-remaining": str(left), "x-ratelimit-reset": "1"})
@@ -279,7 +277,7 @@ def test_calls_that_were_refused_together_back_off_once(clock: VirtualClock, nam
 
 
 def test_a_back_off_is_bounded_by_heed_at_most(clock: VirtualClock, name: str) -> None:
-    """Promise 11."""
+    """A1, F60."""
     client = Client(clock, name, "1000/minute", heed_at_most=3)
     for _ in range(20):
         client.get(503, {})
@@ -302,7 +300,7 @@ def test_the_back_off_of_many_keys_takes_bounded_memory() -> None:
 async def test_a_limit_of_nine_years_is_not_adopted(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """Promise 11."""
+    """A1, F60."""
     limiter = Limiter(name, "100/second", store=store)
     client = clients(limiter, adopt=True)
     service.answers = [(200, {"RateLimit-Policy": '"a";q=1;w=300000000'})]
@@ -362,7 +360,7 @@ MINUTE = "window requests 100 60000000"
 def test_adopt_true_only_lowers_and_knows_the_period(
     clock: VirtualClock, name: str, status: int, headers: Headers, program: str
 ) -> None:
-    """Promise 11: beside a limit with another period, the declared one stays in force."""
+    """A2, F60: beside a limit with another period, the declared one stays in force."""
     client = Client(clock, name, "100/minute", adopt=True)
 
     client.get(status, headers)
@@ -384,7 +382,7 @@ def test_adopt_true_only_lowers_and_knows_the_period(
 def test_adopt_with_factors_clamps_the_limit_between_them(
     clock: VirtualClock, name: str, stated: str, program: str
 ) -> None:
-    """Promise 11."""
+    """A1, A2, F60."""
     client = Client(clock, name, "100/minute", adopt=(0.1, 2.0))
 
     client.get(200, {"RateLimit-Policy": stated})
@@ -419,7 +417,7 @@ def test_an_adopted_limit_follows_the_next_statement(clock: VirtualClock, name: 
 def test_an_adopted_limit_ends_when_the_service_states_none_for_heed_at_most(
     clock: VirtualClock, name: str
 ) -> None:
-    """Promise 11."""
+    """A1, F60."""
     client = Client(clock, name, "100/minute", adopt=True, heed_at_most=600)
     client.get(200, TEN)
     for _ in range(3):
@@ -456,7 +454,7 @@ def test_an_adopted_limit_that_an_update_has_replaced_does_not_end(
 async def test_an_answer_of_another_host_after_a_redirect_changes_nothing(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """The same answer without a redirect pauses the limiter."""
+    """F60. The same answer without a redirect pauses the limiter."""
     limiter = Limiter(name, "1000/hour", store=store)
     client = clients(limiter)
     elsewhere = service.url.replace("127.0.0.1", "localhost")
@@ -495,6 +493,17 @@ async def test_a_redirect_from_another_host_says_nothing_about_later_calls(
     assert await soon(by_host.get(f"{service.url}/says")) == 503
     assert await paused(keyed["localhost"]) > 0
     assert await paused(keyed["127.0.0.1"]) == 0
+
+
+def test_a_redirect_that_was_not_followed_concerns_its_target_alone(
+    clock: VirtualClock, name: str
+) -> None:
+    client = Client(clock, name, "100/minute")
+    client.get(302, {"Location": "http://elsewhere/"})
+
+    client.hear(client.leave("third"), 429, {"Retry-After": "60"})
+
+    assert client.held == 60
 
 
 # A hook on answers -----------------------------------------------------------------------------
@@ -661,7 +670,7 @@ def mutate(chance: random.Random) -> dict[str, str]:
 def test_mutated_answers_neither_hold_nor_unleash_callers(
     clock: VirtualClock, name: str, heed: float, adopt: Any
 ) -> None:
-    """Promise 11, T1. Answers come late and out of order.
+    """A1, A2, T1, F60. Answers come late and out of order.
 
     `free` has the declared limits, hears no answer and makes the same calls. Where it may call, the
     client waits for `heed` seconds at most. `fastest` has the largest limits that the user allows:
