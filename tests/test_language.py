@@ -25,6 +25,7 @@ PAGES: list[str] = [
     "README.md",
     "SECURITY.md",
     "benchmarks/README.md",
+    "docs/answers.md",
     "docs/architecture.md",
     "docs/command-line.md",
     "docs/frameworks.md",

@@ -50,6 +50,7 @@ NAVIGATION: Nav = [
             ("Redis", "redis.md"),
             ("Command line", "command-line.md"),
             ("HTTP clients and SDKs", "http.md"),
+            ("Answers of providers", "answers.md"),
             ("Frameworks", "frameworks.md"),
             ("In your process", "in-your-process.md"),
             ("Telemetry", "telemetry.md"),

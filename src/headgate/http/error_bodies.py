@@ -5,30 +5,67 @@ Pure: the module of a client reads the body.
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from headgate.http.header_values import keep_plausible
-from headgate.http.json_values import find, find_number, find_text
+from headgate.http.json_values import find, find_list, find_text
 
-AMBIGUOUS = {403, 429}  # a limit that was met, or an account without credit
+# A limit that was met, an account without credit, or a request in error.
+AMBIGUOUS = {400, 403, 429}
 MOST_READ = 65_536  # bytes of a refusal that are read
 LONGEST_READ = 5.0  # seconds; after that, only the headers count
 MOST_DECODED = 1_000_000  # bytes that a compressed body may become
 CODINGS = {"gzip", "x-gzip", "deflate"}  # codings that zlib reads
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32  # zlib tells them apart by their first bytes
 
-NO_CREDIT_CODES = {
+# No wait helps soon: the account has no credit, or a quota of a day or longer is used up.
+USED_UP_CODES = {
     "insufficient_quota",
     "billing_hard_limit_reached",
     "billing_not_active",
     "billing_error",
     "enforced_spend_limit_reached",
+    # Google: developers.google.com/bid-manager/quotas, developers.google.com/youtube/v3/docs/errors
+    "dailyLimitExceeded",
+    "quotaExceeded",
+    # HubSpot: developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines
+    "DAILY",
 }
 NO_CREDIT = "credit balance is too low"  # Anthropic, in the message of an ordinary 400
+# Refusals for a time, with a status that may mean something else.
+LIMIT_CODES = {
+    # GraphQL of Shopify, GitHub and Linear, with status 200 or 400.
+    "THROTTLED",
+    "RATE_LIMITED",
+    "RATELIMITED",
+    # Google: developers.google.com/workspace/drive/api/guides/limits, and the reason of ErrorInfo
+    "rateLimitExceeded",
+    "userRateLimitExceeded",
+    "RATE_LIMIT_EXCEEDED",
+    # AWS: the codes that botocore retries as throttled, botocore, module retries.standard
+    "BandwidthLimitExceeded",
+    "EC2ThrottledException",
+    "LimitExceededException",
+    "PriorRequestNotComplete",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "SlowDown",
+    "ThrottledException",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+    "TransactionInProgressException",
+}
+# HubSpot states no wait; its SDK waits as long: hubspot-api-nodejs, RetryDecorator
+WAITS_BY_CODE = {"TEN_SECONDLY_ROLLING": 10.0, "SECONDLY": 1.0}
 # GitHub says no more than this, and its documents ask callers to wait at least a minute.
 SECONDARY = "secondary rate limit"
+# The code in the XML of AWS.
+XML_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")
 
 
 class Headers(Protocol):
@@ -36,8 +73,9 @@ class Headers(Protocol):
 
 
 def says_more_than_headers(status: int, headers: Headers) -> bool:
-    """Return whether the status is ambiguous, and a body in JSON may resolve it."""
-    return status in AMBIGUOUS and "json" in find_header(headers, "content-type")
+    """Return whether the status is ambiguous, and a body in JSON or XML may resolve it."""
+    kind = find_header(headers, "content-type") if status in AMBIGUOUS else ""
+    return "json" in kind or "xml" in kind
 
 
 def decode(headers: Headers, body: bytes) -> bytes:
@@ -60,29 +98,45 @@ def find_header(headers: Headers, name: str) -> str:
 # Reading a body --------------------------------------------------------------------------------
 
 
-def find_codes(body: Any) -> set[str]:
-    paths = [("code",), ("error", "code"), ("error", "type"), ("error", "details", "error_code")]
+def find_codes(fields: Mapping[str, str], body: Any) -> set[str]:
+    """Return all words by which a refusal states its kind."""
+    paths = [
+        ("code",),
+        ("error", "code"),
+        ("error", "type"),
+        ("error", "details", "error_code"),  # Anthropic
+        ("policyName",),  # HubSpot
+    ]
     codes = {find_text(body, *path) for path in paths}
-    errors = find(body, "errors")
-    if isinstance(errors, list):
-        codes |= {find_text(error, "extensions", "code") for error in errors}
-    return codes - {""}
+    for error in (*find_list(body, "error", "errors"), *find_list(body, "error", "details")):
+        codes.add(find_text(error, "reason"))  # Google
+    # AWS: "ThrottlingException:http://...", "com.amazonaws...#ThrottlingException"
+    codes.add(fields.get("x-amzn-errortype", "").partition(":")[0])
+    codes.add(find_text(body, "__type").rpartition("#")[2])
+    return (codes | find_graphql_codes(body)) - {""}
+
+
+def find_graphql_codes(body: Any) -> set[str]:
+    """Return the codes of errors that may come with status 200."""
+    errors = find_list(body, "errors")
+    paths = [("extensions", "code"), ("type",)]  # Shopify and Linear; GitHub
+    return {find_text(error, *path) for error in errors for path in paths} - {""}
+
+
+def find_xml_code(body: bytes | str) -> set[str]:
+    start = body[:MOST_READ]
+    match = XML_CODE.search(start.encode(errors="replace") if isinstance(start, str) else start)
+    return {match[1].decode()} if match else set()
 
 
 def has_no_credit(body: Any) -> bool:
-    message = find_text(body, "error", "message")
-    return bool(find_codes(body) & NO_CREDIT_CODES) or NO_CREDIT in message.lower()
+    return NO_CREDIT in find_text(body, "error", "message").lower()
 
 
 def is_secondary_limit(body: Any) -> bool:
     return SECONDARY in find_text(body, "message").lower()
 
 
-def find_refill(body: Any) -> float | None:
-    """Return the seconds until Shopify's GraphQL bucket holds the cost of the query."""
-    cost = find_number(body, "extensions", "cost", "requestedQueryCost")
-    left = find_number(body, "extensions", "cost", "throttleStatus", "currentlyAvailable")
-    rate = find_number(body, "extensions", "cost", "throttleStatus", "restoreRate")
-    if cost is None or left is None or not rate:
-        return None
-    return keep_plausible(max(0.0, cost - left) / rate)
+def is_global(body: Any) -> bool:
+    """Return whether Discord says that the limit is of the whole service."""
+    return find(body, "global") is True

@@ -1,78 +1,125 @@
 """How servers write numbers and times in headers, read strictly: any other text gives None.
 
-Pure; nothing raises. Numbers are ASCII digits, because `float` and `int` accept "1_0", "nan",
-"1e400" and digits of other scripts. Times are returned in seconds from now; a moment that has
-passed is 0.0.
+Pure; nothing raises, and a long text costs no more than a short one. Numbers are ASCII digits,
+because `float` and `int` accept "1_0", "nan", "1e400" and digits of other scripts. Times are
+returned in seconds from now; a moment that has passed is 0.0.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 LONGEST = 10 * 365 * 86_400  # seconds: a longer time is taken for an error
+LONGEST_TEXT = 64  # characters of a number or a time
 EPOCH_FROM = 1_000_000_000  # seconds: a number from here on is a date, of 2001 or later
 EPOCH_MS_FROM = 1_000_000_000_000  # a number from here on is a date in milliseconds
 
-WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
-GO_DURATION = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{1,15})?(?:h|ms|m|s|us|\u00b5s|ns))+", re.ASCII)
-GO_PART = re.compile(r"([0-9.]+)(h|ms|m|s|us|\u00b5s|ns)", re.ASCII)
-GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "ns": 1e-9}
+DURATION = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{1,15})?(?:d|h|ms|m|s|us|\u00b5s|ns))+", re.ASCII)
+DURATION_PART = re.compile(r"([0-9.]+)(d|h|ms|m|s|us|\u00b5s|ns)", re.ASCII)
+SECONDS: Mapping[str, float] = {
+    "d": 86_400.0,
+    "h": 3600.0,
+    "m": 60.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "\u00b5s": 1e-6,
+    "ns": 1e-9,
+}
 INSTANT = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:\d\d)",
+    re.ASCII | re.IGNORECASE,
 )
-# Any of the three forms of RFC 9110.
-HTTP_DATE = re.compile(r"[A-Za-z]{3,9},? [A-Za-z0-9 :-]{15,30}", re.ASCII)
+# Any of the three forms of RFC 9110; some servers write an offset such as +0100 for GMT.
+HTTP_DATE = re.compile(r"[A-Za-z]{3,9},? [A-Za-z0-9 :+-]{15,30}", re.ASCII)
 
 
-def parse_first_whole(text: str) -> int | None:
-    """Read the first number of "100, 100;w=60"."""
-    first = re.split("[,;]", text, maxsplit=1)[0].strip()
-    return int(first) if WHOLE.fullmatch(first) else None
+def parse_time(text: str, now: float) -> float | None:
+    """Read a time in any form: "42", "1m30s", an epoch, "2026-11-21T18:30Z" or an HTTP date."""
+    if len(text) > LONGEST_TEXT:
+        return None
+    if NUMBER.fullmatch(text):
+        return parse_epoch(text, now)
+    moment = parse_instant(text)
+    if moment is None:
+        moment = parse_http_date(text)
+    return parse_duration(text) if moment is None else seconds_until(moment, now)
 
 
-def parse_seconds(text: str) -> float | None:
+def parse_count(text: str) -> int | None:
+    """Read "99", "599.0" as Reddit writes it, or "99;w=60"."""
+    number, _, _ = text.partition(";")
+    return int(float(number)) if is_number(number.strip()) else None
+
+
+def parse_limit(text: str) -> tuple[int | None, float | None]:
+    """Read a limit and the seconds of its window: "100", "100;w=60" or "100, 100;w=60;burst=9".
+
+    A list has one number, and the policies with their windows. Two different numbers are malformed.
+    """
+    policies = [part.strip().partition(";") for part in text.split(",")]
+    bare = {number for number, mark, _ in policies if not mark}
+    if len(bare) > 1 or (not bare and len(policies) > 1):
+        return None, None
+    limit = parse_count(bare.pop() if bare else policies[0][0])
+    windows = [find_window(words) for number, _, words in policies if parse_count(number) == limit]
+    known = {window for window in windows if window is not None}
+    return limit, known.pop() if len(known) == 1 and limit is not None else None
+
+
+def find_window(words: str) -> float | None:
+    for word in words.split(";"):
+        name, _, value = word.strip().partition("=")
+        if name == "w":
+            return parse_number(value)
+    return None
+
+
+def parse_number(text: str) -> float | None:
     """Read "42" or "0.05"."""
-    return keep_plausible(float(text)) if NUMBER.fullmatch(text) else None
+    return keep_plausible(float(text)) if is_number(text) else None
 
 
 def parse_milliseconds(text: str) -> float | None:
     """Read "1500" as 1.5."""
-    return keep_plausible(float(text) / 1000) if NUMBER.fullmatch(text) else None
+    return keep_plausible(float(text) / 1000) if is_number(text) else None
 
 
-def parse_go_duration(text: str) -> float | None:
-    """Read "6m0s", "16m17.764s" or "12ms", as Go writes them; a number alone is seconds."""
-    if not GO_DURATION.fullmatch(text):
-        return parse_seconds(text)
-    try:
-        parts = GO_PART.findall(text)
-        return keep_plausible(sum(float(number) * GO_UNITS[unit] for number, unit in parts))
-    except ValueError:
+def is_number(text: str) -> bool:
+    return len(text) <= LONGEST_TEXT and NUMBER.fullmatch(text) is not None
+
+
+def parse_duration(text: str) -> float | None:
+    """Read "30s", "6m0s", "16m17.764s" or "12ms"."""
+    if len(text) > LONGEST_TEXT or not DURATION.fullmatch(text):
         return None
-
-
-def parse_instant(text: str, now: float) -> float | None:
-    """Read "2026-11-21T18:30:00Z", as RFC 3339 writes it."""
-    if not INSTANT.fullmatch(text):
-        return None
-    try:
-        return seconds_until(datetime.fromisoformat(text.upper()).timestamp(), now)
-    except (ValueError, OverflowError):
-        return None
+    parts = DURATION_PART.findall(text)
+    return keep_plausible(sum(float(number) * SECONDS[unit] for number, unit in parts))
 
 
 def parse_epoch(text: str, now: float) -> float | None:
     """Read seconds or milliseconds since 1970, or a small number, which is seconds from now."""
-    if not NUMBER.fullmatch(text):
+    if not is_number(text):
         return None
     number = float(text)
     if number < EPOCH_FROM:
         return keep_plausible(number)
     return seconds_until(number / 1000 if number >= EPOCH_MS_FROM else number, now)
+
+
+def parse_instant(text: str) -> float | None:
+    """Read "2026-11-21T18:30:00Z" of RFC 3339, also without seconds, as seconds since 1970."""
+    if not INSTANT.fullmatch(text):
+        return None
+    try:
+        return datetime.fromisoformat(text.upper()).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def parse_http_date(text: str) -> float | None:
@@ -84,6 +131,15 @@ def parse_http_date(text: str) -> float | None:
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, IndexError, TypeError):  # the parser raises all of these
         return None
+
+
+def merge_repeats(text: str) -> str:
+    """Return "30" for "30, 30": two equal header lines are one value. Dates have a comma, too."""
+    parts = [part.strip() for part in text.split(",")]
+    for size in (1, 2):
+        if parts == parts[:size] * (len(parts) // size):
+            return ", ".join(parts[:size])
+    return text
 
 
 def seconds_until(moment: float, now: float) -> float | None:

@@ -5,60 +5,57 @@
     answer.permanent        # waiting would not help: a spend cap, a quota that is used up
     answer.budgets          # what it says about each of its limits
 
-Pure: it sends, stores and waits for nothing. Malformed headers are ignored.
+Pure: it sends, stores and waits for nothing. Malformed headers are ignored. The table of the
+providers' headers is in budget_headers.py.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 import http_sf
 
-from headgate.http import header_values
-from headgate.http.error_bodies import (
-    Headers,
-    find_codes,
+from headgate.http import error_bodies, header_values
+from headgate.http.budget_bodies import (
+    budgets_by_body,
+    find_cost,
+    find_quota_names,
     find_refill,
-    has_no_credit,
-    is_secondary_limit,
+    find_retry_info,
+    period_of_quota,
 )
-from headgate.http.json_values import find_number, parse_object
+from headgate.http.budget_headers import (
+    DAY,
+    Budget,
+    Fields,
+    budgets_by_table,
+    budgets_of_shopify_rest,
+    join_forms,
+)
+from headgate.http.error_bodies import Headers
+from headgate.http.json_values import find_number, parse_first_object
 
 __all__ = ["Answer", "Budget", "read"]
 
 Verdict: TypeAlias = Literal["passed", "throttled", "overloaded", "exhausted"]
-# Header names in lower case; the values of a header that came several times are joined by commas.
-Fields: TypeAlias = dict[str, str]
-ParseReset: TypeAlias = Callable[[str, float], float | None]  # a header's text, and now
+Scope: TypeAlias = Literal["service", "key", "endpoint"]
 
 OVERLOADED = {503, 529}
 PAYMENT_REQUIRED = 402
+# These are refusals for a time only with a Retry-After: X's old 420, Shopify's 430.
+THROTTLED_WITH_WAIT = {420, 430}
+REQUEST_TIMEOUT = 408
 BUSY_CODES = {"lock_timeout"}  # of a 429. Stripe: another call holds the object
 SECONDARY_WAIT = 60.0  # seconds, for GitHub's secondary rate limit
+MOST_FIELDS = 500  # headers that are read
+LONGEST_NAME, LONGEST_FIELD = 100, 8192  # characters of a header
 LARGEST_BODY = 1_000_000  # bytes; a refusal is short
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """One of a server's limits. A field is None if the server does not state it.
-
-    `name`: the server's own word for it: "requests", "input-tokens", the name of a policy, GitHub's
-    resource; "" if it has none. `limit`, `remaining`: in `unit`. `reset`: seconds until it is full
-    or, for some servers, until more may be used. `per`: the seconds of its window. `partition`:
-    the server's key, if it has several budgets of that name.
-    """
-
-    name: str = ""
-    limit: int | None = None
-    remaining: int | None = None
-    reset: float | None = None
-    per: float | None = None
-    unit: str = "requests"
-    partition: bytes = b""
+# A Date that is further from our clock is wrong, or from a cache.
+LARGEST_SKEW = DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +63,18 @@ class Answer:
     """All limits of a server, as one response states them.
 
     `verdict`: "passed", "throttled" (a limit was met: wait), "overloaded" (the server is busy: back
-    off) or "exhausted". The last means a quota or a spend cap: do not wait. `retry_after`: seconds
-    to wait before the next call, if the server refused this one and said so.
+    off) or "exhausted". The last means a spend cap, or a quota of a day or longer that is used up:
+    do not wait. `retry_after`: seconds to wait before the next call, if the server refused this one
+    and said so. `scope`: the calls that a refusal holds. "service": all calls to the service.
+    "endpoint": those to one endpoint, resource or model. "key": unsaid, so those of the same key.
+    `cost`: the points that the call took, if the server counts points and states them.
     """
 
     verdict: Verdict = "passed"
     retry_after: float | None = None
     budgets: tuple[Budget, ...] = ()
+    scope: Scope = "key"
+    cost: int | None = None
 
     @property
     def permanent(self) -> bool:
@@ -102,29 +104,38 @@ class Answer:
 
 
 def read(
-    status: int, headers: Headers, body: bytes | str = b"", *, now: float | None = None
+    status: int,
+    headers: Headers,
+    body: bytes | str = b"",
+    *,
+    now: float | None = None,
+    host: str = "",
 ) -> Answer:
     """Read the limits of a server from its response. Never raises for content that a server sent.
 
     `body`, if you have it, tells a spend cap from a rate, and holds the statements of GraphQL
-    servers. Without it only the headers count. `now`: seconds since 1970, for moments in a response
-    without a `Date` of its own; unsaid, the clock of this machine.
+    servers, also with status 200. Without it only the headers count. `now`: seconds since 1970, for
+    moments in a response without a believable `Date`; unsaid, the clock of this machine. `host`: a
+    lower-case host; for some providers, only their documents say over which period a limit counts.
     """
     fields = join_fields(headers)
-    parsed = parse_object(body) if len(body) <= LARGEST_BODY else {}
-    date = header_values.parse_http_date(fields.get("date", ""))
-    if date is not None:
-        now = date
-    elif now is None:
-        now = time.time()
-    budgets = (
-        *budgets_by_table(fields, now),
-        *budgets_by_draft(fields),
-        *budgets_of_shopify(parsed),
+    body = body if len(body) <= LARGEST_BODY else b""
+    parsed = parse_first_object(body)
+    now = find_now(fields, now)
+    budgets = join_forms(
+        [
+            *budgets_by_table(fields, now, host),
+            *budgets_of_shopify_rest(fields),
+            *budgets_by_draft(fields),
+            *(budgets_by_body(parsed, now) if parsed else ()),
+        ]
     )
-    verdict = judge(status, fields, parsed, budgets)
-    refused = verdict in ("throttled", "overloaded")
-    return Answer(verdict, find_wait(fields, parsed, budgets, now) if refused else None, budgets)
+    codes = find_codes(status, fields, parsed, body)
+    verdict = judge(status, fields, parsed, codes, budgets, now)
+    if verdict == "passed":
+        return Answer(verdict, None, budgets, cost=find_cost(fields, parsed))
+    wait = None if verdict == "exhausted" else find_wait(fields, parsed, codes, budgets, now)
+    return Answer(verdict, wait, budgets, find_scope(fields, parsed), find_cost(fields, parsed))
 
 
 def share_left(budget: Budget) -> float:
@@ -133,138 +144,153 @@ def share_left(budget: Budget) -> float:
 
 
 def join_fields(headers: Headers) -> Fields:
-    fields: Fields = {}
-    for name, value in headers.items():
-        name, value = name.lower(), value.strip()
-        fields[name] = f"{fields[name]}, {value}" if name in fields else value
-    return fields
+    """Return headers by lower-case name. Equal values of a name are one; others become a list.
+
+    A header that is too long counts as missing.
+    """
+    fields: dict[str, str] = {}
+    for name, value in islice(headers.items(), MOST_FIELDS):
+        if not 0 < len(name) <= LONGEST_NAME:
+            continue
+        name = name.lower()
+        before = f"{fields[name]}, " if name in fields else ""
+        too_long = len(before) + len(value) > LONGEST_FIELD
+        fields[name] = "" if too_long else f"{before}{value.strip()}"
+    return {
+        name: header_values.merge_repeats(value) if "," in value else value
+        for name, value in fields.items()
+    }
+
+
+def find_now(fields: Fields, now: float | None) -> float:
+    """Return the server's own clock, unless it is far from ours."""
+    ours = time.time() if now is None else now
+    date = header_values.parse_http_date(fields.get("date", ""))
+    return ours if date is None or abs(date - ours) > LARGEST_SKEW else date
 
 
 # Whether the call was refused, and for how long ------------------------------------------------
 
 
-def judge(status: int, fields: Fields, body: Any, budgets: Iterable[Budget]) -> Verdict:
+def find_codes(status: int, fields: Fields, parsed: Any, body: bytes | str) -> set[str]:
+    """Return the words by which a refusal states its kind. A call that passed may have data."""
+    if status < 400:
+        return error_bodies.find_graphql_codes(parsed)
+    xml = set() if parsed else error_bodies.find_xml_code(body)
+    return error_bodies.find_codes(fields, parsed) | xml
+
+
+def judge(
+    status: int,
+    fields: Fields,
+    body: Any,
+    codes: set[str],
+    budgets: Iterable[Budget],
+    now: float,
+) -> Verdict:
     if status in OVERLOADED:
         return "overloaded"
-    if status == PAYMENT_REQUIRED or (400 <= status < 500 and has_no_credit(body)):
+    if status == PAYMENT_REQUIRED or (400 <= status < 500 and is_used_up(body, codes)):
         return "exhausted"
     if status == 429:
-        return judge_429(fields, body)
+        return judge_429(fields, codes)
     if status == 403 and is_throttled_403(fields, body, budgets):
         return "throttled"
-    return "throttled" if "THROTTLED" in find_codes(body) else "passed"
+    if codes & error_bodies.LIMIT_CODES:
+        return "throttled"
+    if find_retry_after(fields, now) is None:
+        return "passed"
+    if status in THROTTLED_WITH_WAIT:
+        return "throttled"
+    return "overloaded" if status >= 500 or status == REQUEST_TIMEOUT else "passed"
 
 
-def judge_429(fields: Fields, body: Any) -> Verdict:
+def judge_429(fields: Fields, codes: set[str]) -> Verdict:
     if fields.get("x-should-retry", "").lower() == "false":
         return "exhausted"
-    return "overloaded" if find_codes(body) & BUSY_CODES else "throttled"
+    return "overloaded" if codes & BUSY_CODES else "throttled"
+
+
+def is_used_up(body: Any, codes: set[str]) -> bool:
+    """Return whether the account has no credit, or a quota of a day or longer is used up."""
+    periods = (period_of_quota(name) or 0.0 for name in find_quota_names(body))
+    long = any(period >= DAY for period in periods)
+    return long or bool(codes & error_bodies.USED_UP_CODES) or error_bodies.has_no_credit(body)
 
 
 def is_throttled_403(fields: Fields, body: Any, budgets: Iterable[Budget]) -> bool:
     """GitHub's 403 may mean a limit."""
     empty = any(budget.remaining == 0 for budget in budgets)
-    return "retry-after" in fields or is_secondary_limit(body) or empty
+    return "retry-after" in fields or error_bodies.is_secondary_limit(body) or empty
 
 
-def find_wait(fields: Fields, body: Any, budgets: Iterable[Budget], now: float) -> float | None:
+def find_wait(
+    fields: Fields, body: Any, codes: set[str], budgets: Iterable[Budget], now: float
+) -> float | None:
     """Return the server's own statement, or else the wait that follows from its budgets."""
-    wait = header_values.parse_milliseconds(fields.get("retry-after-ms", ""))
-    if wait is not None:
-        return wait
     waits = [
-        parse_retry_after(fields.get("retry-after", ""), now),
-        find_number(body, "retry_after"),
+        find_retry_after(fields, now),
+        find_number(body, "retry_after"),  # Discord
+        find_number(body, "parameters", "retry_after"),  # Telegram: core.telegram.org/bots/api
+        find_retry_info(body),
         find_refill(body),
     ]
-    resets = [budget.reset for budget in budgets if budget.remaining == 0]
-    for found in (waits, resets):
+    by_code = [wait for code, wait in error_bodies.WAITS_BY_CODE.items() if code in codes]
+    empty = [budget.next for budget in budgets if budget.remaining == 0]
+    for found in (waits, by_code, empty):
         if known := [each for each in found if each is not None]:
             return max(known)
-    return SECONDARY_WAIT if is_secondary_limit(body) else None
+    return SECONDARY_WAIT if error_bodies.is_secondary_limit(body) else None
 
 
-def parse_retry_after(text: str, now: float) -> float | None:
-    moment = header_values.parse_http_date(text)
-    if moment is None:
-        return header_values.parse_seconds(text)
-    return header_values.seconds_until(moment, now)
+# In milliseconds: OpenAI and Azure; Cosmos (learn.microsoft.com/rest/api/cosmos-db/
+# common-cosmosdb-rest-response-headers); AWS (botocore, module retries.standard).
+RETRY_AFTER_MS = ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after")
+RETRY_AFTER = ("retry-after", "x-retry-after")
 
 
-# Headers of the providers ----------------------------------------------------------------------
+def find_retry_after(fields: Fields, now: float) -> float | None:
+    """Read a header that states the wait. Milliseconds are more exact than seconds."""
+    exact = (header_values.parse_milliseconds(fields.get(name, "")) for name in RETRY_AFTER_MS)
+    others = (header_values.parse_time(fields.get(name, ""), now) for name in RETRY_AFTER)
+    return next((wait for wait in (*exact, *others) if wait is not None), None)
 
 
-WHAT = "(?P<what>limit|remaining|reset)"
-# Each row: a pattern of headers, with a group `what` and maybe a `name`, and a parser of resets.
-TABLE: list[tuple[str, ParseReset]] = [
-    # GitHub, Discord and many others. `make_budget` prefers Discord's reset-after to reset.
-    # X (Twitter) writes x-rate-limit.
-    (r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", header_values.parse_epoch),
-    (rf"x-rate-limit-{WHAT}", header_values.parse_epoch),
-    # OpenAI; Azure the same, in whole seconds.
-    (
-        rf"x-ratelimit-{WHAT}-(?P<name>(?!after$)[a-z][a-z_-]*)",
-        lambda text, now: header_values.parse_go_duration(text),
-    ),
-    # Anthropic: the moment at which it is full.
-    (rf"anthropic-(?:ratelimit-)?(?P<name>[a-z][a-z-]*)-{WHAT}", header_values.parse_instant),
-    # IETF, drafts up to 06.
-    (rf"ratelimit-{WHAT}", lambda text, now: header_values.parse_seconds(text)),
-]
-ROWS = [(re.compile(header, re.ASCII), parse_reset) for header, parse_reset in TABLE]
-# These name the budget of the first row: GitHub, Discord.
-NAMED_BY = ("x-ratelimit-resource", "x-ratelimit-bucket")
-SHOPIFY_REST = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
+# Headers that name the limit of a refusal, and the beginnings of their values.
+SCOPES: dict[str, dict[str, Scope]] = {
+    # docs.discord.com/developers/topics/rate-limits
+    "x-ratelimit-global": {"true": "service"},
+    "x-ratelimit-scope": {"global": "service", "user": "endpoint", "shared": "endpoint"},
+    # docs.stripe.com/rate-limits
+    "stripe-rate-limited-reason": {
+        "global-": "service",
+        "endpoint-": "endpoint",
+        "resource-": "endpoint",
+    },
+    # developer.atlassian.com/cloud/jira/platform/build-an-app-that-respects-rate-limits
+    "ratelimit-reason": {
+        "jira-quota-global-": "service",
+        "jira-burst-": "endpoint",
+        "jira-per-issue-": "endpoint",
+    },
+    # developer.xero.com/faq/limits: the calls of an app to all organisations
+    "x-rate-limit-problem": {"appminute": "service"},
+    # linear.app/developers/rate-limiting
+    "x-ratelimit-endpoint-name": {"": "endpoint"},
+    # docs.sentry.io/api/ratelimits: for each caller and endpoint
+    "x-sentry-rate-limit-limit": {"": "endpoint"},
+}
 
 
-def budgets_by_table(fields: Fields, now: float) -> list[Budget]:
-    found: dict[tuple[int, str], dict[str, Any]] = {}
-    for header, text in fields.items():
-        for number, (pattern, parse_reset) in enumerate(ROWS):
-            match = pattern.fullmatch(header)
-            if match is None:
-                continue
-            name, what = match.groupdict().get("name") or "", match["what"]
-            found.setdefault((number, name), {})[what] = (
-                parse_reset(text, now)
-                if what.startswith("reset")
-                else header_values.parse_first_whole(text)
-            )
-            break
-    budgets = [make_budget(fields, name, values) for (_, name), values in found.items()]
-    return [*filter(None, budgets), *budgets_of_shopify_rest(fields)]
-
-
-def make_budget(fields: Fields, name: str, values: Mapping[str, Any]) -> Budget | None:
-    """Return None if all values are malformed."""
-    limit, remaining = values.get("limit"), values.get("remaining")
-    after = values.get("reset-after")
-    reset = values.get("reset") if after is None else after
-    if limit is None and remaining is None and reset is None:
-        return None
-    name = name or next((fields[header] for header in NAMED_BY if header in fields), "")
-    return Budget(name, limit, remaining, reset, unit="tokens" if "tokens" in name else "requests")
-
-
-def budgets_of_shopify_rest(fields: Fields) -> list[Budget]:
-    match = SHOPIFY_REST.fullmatch(fields.get("x-shopify-shop-api-call-limit", ""))
-    if match is None:
-        return []
-    used, size = int(match[1]), int(match[2])
-    return [Budget(limit=size, remaining=max(0, size - used))]
-
-
-def budgets_of_shopify(body: Any) -> list[Budget]:
-    """Read Shopify's GraphQL bucket."""
-    status = ("extensions", "cost", "throttleStatus")
-    size = find_number(body, *status, "maximumAvailable")
-    left = find_number(body, *status, "currentlyAvailable")
-    rate = find_number(body, *status, "restoreRate")
-    if size is None or left is None or not rate:
-        return []
-    reset = header_values.keep_plausible(max(0.0, size - left) / rate)
-    per = header_values.keep_plausible(size / rate)
-    return [Budget("cost", int(size), int(left), reset, per, unit="points")]
+def find_scope(fields: Fields, body: Any) -> Scope:
+    if error_bodies.is_global(body):
+        return "service"
+    for header, scopes in SCOPES.items():
+        value = fields.get(header, "").lower()
+        for start, scope in scopes.items():
+            if value and value.startswith(start):
+                return scope
+    return "key"
 
 
 # IETF: draft-ietf-httpapi-ratelimit-headers ----------------------------------------------------
@@ -274,25 +300,49 @@ def budgets_by_draft(fields: Fields) -> list[Budget]:
     """Read `RateLimit-Policy` and `RateLimit`, joined by policy and partition.
 
     `q`: quota, `qu`: its unit, `w`: window, `r`: rest, `t`: time to the reset, `pk`: partition.
-    Draft 07 had one dictionary of numbers instead.
+    Draft 07 had one dictionary of numbers instead. Jira has a prefix, and counts points.
     """
+    states = fields.get("ratelimit", "")
+    return [
+        *budgets_by_policies(fields.get("ratelimit-policy", ""), states, "requests"),
+        *budgets_by_draft_07(states),
+        *budgets_by_policies(
+            fields.get("beta-ratelimit-policy", ""), fields.get("beta-ratelimit", ""), "points"
+        ),
+    ]
+
+
+def budgets_by_policies(policies: str, states: str, unit: str) -> list[Budget]:
+    """`unit`: of policies that state none."""
     found: dict[tuple[str, bytes], dict[str, Any]] = {}
-    for name, words in parse_items(fields.get("ratelimit-policy", "")):
-        if keep_natural(words.get("q")) is not None:
-            unit = str(words.get("qu", "requests"))
-            values = {"limit": words["q"], "per": keep_span(words.get("w")), "unit": unit}
-            found.setdefault((name, partition_of(words)), {}).update(values)
-    for name, words in parse_items(fields.get("ratelimit", "")):
-        if keep_natural(words.get("r")) is not None:
+    for item, words in parse_items(policies):
+        if isinstance(item, str) and keep_natural(words.get("q")) is not None:
+            values = {"limit": words["q"], "per": keep_span(words.get("w"))}
+            values["unit"] = str(words.get("qu", unit))
+            found.setdefault((item, partition_of(words)), {}).update(values)
+    for item, words in parse_items(states):
+        if isinstance(item, str) and keep_natural(words.get("r")) is not None:
             values = {"remaining": words["r"], "reset": keep_span(words.get("t"))}
-            found.setdefault((name, partition_of(words)), {}).update(values)
+            found.setdefault((item, partition_of(words)), {"unit": unit}).update(values)
     budgets = [Budget(name, partition=key, **values) for (name, key), values in found.items()]
-    return budgets or budgets_by_draft_07(fields.get("ratelimit", ""))
+    return [*budgets, *budgets_without_names(policies, unit)]
 
 
-def parse_items(text: str) -> list[tuple[str, dict[str, Any]]]:
-    parsed = parse_field(text, "list") or []
-    return [(str(item[0]), item[1]) for item in parsed if isinstance(item[0], str | http_sf.Token)]
+def budgets_without_names(policies: str, unit: str) -> list[Budget]:
+    """Read "100;w=60" of drafts up to 07: the quota stands in place of the name."""
+    return [
+        Budget(limit=item, per=keep_span(words.get("w")), unit=unit)
+        for item, words in parse_items(policies)
+        if not isinstance(item, str) and keep_natural(item) is not None
+    ]
+
+
+def parse_items(text: str) -> list[tuple[str | int, dict[str, Any]]]:
+    items = []
+    for value, words in parse_field(text, "list") or []:
+        if isinstance(value, str | int | http_sf.Token):
+            items.append((value if isinstance(value, int) else str(value), words))
+    return items
 
 
 def budgets_by_draft_07(text: str) -> list[Budget]:
