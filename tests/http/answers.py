@@ -55,13 +55,13 @@ def describe(answer: Answer) -> str:
 
 def describe_budget(budget: Budget) -> str:
     left = "?" if budget.remaining is None else number(budget.remaining)
-    text = f"`{budget.name}` " if budget.name else ""
+    text = f"{budget.name}: " if budget.name else ""
     text += f"{left} of {'?' if budget.limit is None else number(budget.limit)} {budget.unit}"
     if budget.per is not None:
         text += f" per {number(budget.per)} s"
     if budget.reset is not None:
         text += f", {'full' if budget.gradual else 'reset'} in {number(budget.reset)} s"
-    return text
+    return f"`{text}`"
 
 
 def number(value: float) -> str:

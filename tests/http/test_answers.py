@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from headgate import Limiter
 from headgate.http import header_values
 from headgate.http.rate_limit_headers import Answer, read
 from tests.http.answer_rows import NOW, Row
 from tests.http.answers import PAGE, PROVIDERS, ROWS, with_table
+from tests.http.service import Service
+from tests.world import at_rest, soon
 
 LONGEST_READING = 0.25  # seconds of the processor, for one answer of any size
 
@@ -194,3 +197,41 @@ def test_a_long_answer_takes_no_longer(
     answer = read(status, Lines(headers), body, now=NOW)
     assert time.process_time() - began < LONGEST_READING
     assert_plausible(answer)
+
+
+# Real clients ------------------------------------------------------------------------------------
+
+THROTTLED = '{"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException"}'
+RETRY_INFO = '[{"error": {"details": [{"retryDelay": "34s"}]}}]'
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "wait"),
+    [
+        (429, {}, '{"parameters": {"retry_after": 35}}', 35),
+        (429, {}, RETRY_INFO, 34),
+        (400, {"x-amz-retry-after": "20000"}, THROTTLED, 20),
+        (400, {"Retry-After": "20"}, '{"__type": "ValidationException"}', 0),
+        (429, {"Retry-After": "60"}, '{"policyName": "DAILY"}', 0),
+    ],
+)
+async def test_a_client_applies_the_body_of_a_refusal(
+    clients: Callable[..., Any],
+    service: Service,
+    name: str,
+    store: Any,
+    kind: str,
+    status: int,
+    headers: dict[str, str],
+    body: str,
+    wait: int,
+) -> None:
+    """aiohttp reads no bodies: its caller does."""
+    if kind == "aiohttp":
+        return
+    limiter = Limiter(name, "1000/hour", store=store)
+    service.answers = [(status, headers, body)]
+
+    assert await soon(clients(limiter).get(f"{service.url}/says")) == status
+
+    assert (await at_rest(limiter)).retry_after == pytest.approx(wait, abs=1)
