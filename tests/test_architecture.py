@@ -370,7 +370,7 @@ def test_each_layer_of_the_redis_store_imports_only_those_below_it() -> None:
 
 
 # The drivers of the session, and those that end it, belong to a loop and its threads.
-DRIVERS = {"loop_session.py", "delivery.py"}
+DRIVERS = {"loop_session.py", "delivery.py", "pause_watch.py"}
 OUTSIDE = {"asyncio", "concurrent.futures", "os", "random", "select", "socket", "threading", "time"}
 
 

@@ -25,6 +25,12 @@ def title(name: str) -> str:
     return f"limiter {unquote(whole)!r}" + (f"[{unquote(key)!r}]" if colon else "")
 
 
+def whole_of(queue: str) -> str | None:
+    """The encoded name of the whole limiter, if `queue` is that of a key."""
+    whole, colon, _ = queue.partition(":")
+    return whole if colon else None
+
+
 def names_of(queue: str) -> tuple[str, str | None]:
     """The name and the key of a queue, from its encoded name."""
     name, colon, key = queue.partition(":")

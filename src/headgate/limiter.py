@@ -332,7 +332,10 @@ class Limiter(Entrance):
 
         Never blocks. Waiters keep their places, and wait as long as their `max_sleep` allows. Held
         permits stay held. Of two pauses the one that ends later counts. Budgets refill meanwhile,
-        up to their capacity. `resume` ends a pause early. `seconds`: from 0 to below ten years.
+        up to their capacity. `resume` ends a pause early. `seconds`: from 0 to below ten years. A
+        pause of the whole limiter holds all its keys; `limiter["k"].pause(...)` holds that key
+        alone. On Redis another process may learn of it up to 3 s late for its keys, and only if
+        notifications are lost.
 
         Raises ValueError or TypeError before anything is sent. An unreachable server gets the pause
         when it is back, unless the pause is over by then.
@@ -351,8 +354,9 @@ class Limiter(Entrance):
         """End a pause of this name, in this process and in every other.
 
         Never blocks. Waiters go on at once, in order, as far as the limits allow. Without a pause
-        nothing happens. `limiter["k"].resume()` ends that key's pause alone. An unreachable server
-        gets it if it is back within 10 s.
+        nothing happens. `limiter["k"].resume()` ends that key's own pause alone, and a resume of
+        the whole limiter ends no key's own pause. An unreachable server gets it if it is back
+        within 10 s.
         """
         self._queue.change(Resume())
 

@@ -46,6 +46,7 @@ WORDS = {
     "rejoin": 5,
     "release": 4,
     "renew": 3,
+    "whole": 1,
 }
 WORDS |= {"settle": 2, "status": 1, "update": 1, "resume": 0, "reset": 0, "declared": 0}
 MOST_CALLS = 5000  # in a run: mostly there are a twentieth of that

@@ -23,6 +23,7 @@ from tests.twins.wire import (
     Declared,
     Drain,
     Pause,
+    PauseWhole,
     Quit,
     Rejoin,
     Release,
@@ -218,8 +219,8 @@ class Player:
     def request(self, session: Session, kind: str, *details: Any) -> list[Request]:
         if kind == "acquire":
             return [self.acquire(session, *details)]
-        if kind in ("status", "pause"):
-            return [Status(*details) if kind == "status" else Pause(*details)]
+        if kind in ("status", "pause", "whole"):
+            return [{"status": Status, "pause": Pause, "whole": PauseWhole}[kind](*details)]
         if kind in ("resume", "reset", "declared"):
             return [{"resume": Resume, "reset": Reset, "declared": Declared}[kind]()]
         if kind in ("quit", "update"):
@@ -379,7 +380,9 @@ def said_of(session: Session, requests: tuple[Request, ...]) -> int:
     declared = session.waiting or session.gave_up or session.declares == 2
     if declared or any(isinstance(request, Acquire) for request in requests):
         return session.declares
-    if all(isinstance(request, Status | Resume | Reset | Declared) for request in requests):
+    if all(
+        isinstance(request, Status | Resume | Reset | Declared | PauseWhole) for request in requests
+    ):
         return 3
     return (
         4

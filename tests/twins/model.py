@@ -28,6 +28,7 @@ from tests.twins.wire import (
     Declared,
     Drain,
     Pause,
+    PauseWhole,
     Quit,
     Rejoin,
     Release,
@@ -334,6 +335,8 @@ class Turn:
         while self.send_notifications():
             model.expire_holders(self.gate)
             head, mine = self.look_at_head(*self.advance())
+        if self.gate.whole_pause:
+            self.gate.pause_whole(self.gate.t, 0)
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
         reply = Reply(
             call.session,
@@ -450,6 +453,9 @@ class Turn:
                 return [("done", 1, 1, 0)]
             case Pause():
                 self.pause(request.time)
+                return [("done", 1, 1, 0)]
+            case PauseWhole():
+                self.gate.pause_whole(self.gate.t, request.time)
                 return [("done", 1, 1, 0)]
             case Resume():
                 self.resume()

@@ -33,6 +33,7 @@ OPERATIONS = [
     "drain",
     "drain",
     "pause",
+    "whole",
     "rejoin",
     "rejoin",
     "resume",
@@ -199,7 +200,7 @@ class Author:
                 self.amount() - 1,
                 before,
             ]
-        if kind == "pause":
+        if kind in ("pause", "whole"):
             return [kind, self.dice.choice([*PAUSES, int(self.period * 1_000_000)])]
         details = {
             "cancel": [self.dice.random() < 0.8, self.dice.choice([1, 1, 1, 2, 5]) * self.crowd],

@@ -178,6 +178,16 @@ class Pause(NamedTuple):
         return f"pause {self.time}"
 
 
+class PauseWhole(NamedTuple):
+    """In this call no caller of the key passes for so long: the whole limiter is paused."""
+
+    time: int
+
+    @property
+    def words(self) -> str:
+        return f"whole {self.time}"
+
+
 class Resume(NamedTuple):
     """A pause ends."""
 
@@ -246,6 +256,7 @@ Request = (
     | Update
     | Drain
     | Pause
+    | PauseWhole
     | Resume
     | Reset
     | Declared

@@ -24,6 +24,7 @@ from tests.twins.wire import (
     Caller,
     Cancel,
     Pause,
+    PauseWhole,
     Rejoin,
     Release,
     Renew,
@@ -50,6 +51,7 @@ class Witness:
         self.fence = 0
         self.act = 0
         self.paused_until = 0
+        self.whole_until = 0  # by a call that named the pause of the whole limiter, for that call
         # the callers that may still be granted, and in which place
         self.arrivals: dict[Caller, int] = {}
         self.place: dict[Caller, int] = {}  # of all callers
@@ -125,6 +127,8 @@ class Witness:
             self.paused_until = max(self.paused_until, model.gate.t + call.requests[0].time)
         if any(isinstance(request, Resume) for request in call.requests):
             self.paused_until = 0
+        first = call.requests[0] if call.requests else None
+        self.whole_until = model.gate.t + first.time if isinstance(first, PauseWhole) else 0
         for caller, grant in model.granted:
             self.pass_by(caller, grant, model.gate.t)
         self.depart(call)
@@ -148,7 +152,7 @@ class Witness:
     def pass_by(self, caller: Caller, grant: Grant, now: int) -> None:
         assert caller in self.arrivals, f"S3: {caller} is granted twice, or after it was given up"
         assert grant.fence > self.fence, f"S5: {grant} after fence {self.fence}"
-        least = max(self.act, self.paused_until, now)
+        least = max(self.act, self.paused_until, self.whole_until, now)
         assert grant.t >= least, (
             f"T3, T6: {grant} after {self.act}, at {now}, paused until {self.paused_until}"
         )

@@ -23,6 +23,7 @@ from headgate.stores.redis.protocol.operations import Caller, Release
 from headgate.stores.redis.protocol.replies import OtherReplyError
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.traffic import IN_FLIGHT
+from headgate.stores.redis.session.whole_pause import WholePause
 from headgate.stores.redis.transport.client import Client
 from tests.world import soon
 
@@ -62,6 +63,7 @@ class Home:
     """The queue of the session, and its other sessions: there is one loop."""
 
     name, key, limits, issuer = "k", "k", LimitSync("k", SLOTS), None
+    whole, pause = None, WholePause()  # it is no key
 
     @property
     def routing(self) -> Home:

@@ -134,7 +134,13 @@ function Gate.drain(unit, limit, left, since)
 end
 
 function Gate.pause(time)
-  gate.not_before = max(gate.not_before, gate.t + time, gate.reserved + 1)
+  gate.own_pause = max(gate.own_pause, gate.t + time, gate.reserved + 1)
+  gate.not_before = max(gate.not_before, gate.own_pause)
+end
+
+function Gate.pause_whole(time)
+  gate.whole_pause = time > 0 and gate.t + time or 0
+  gate.not_before = max(gate.reserved, gate.own_pause, gate.whole_pause)
 end
 
 function Gate.pause_left()
@@ -142,7 +148,9 @@ function Gate.pause_left()
 end
 
 function Gate.resume()
-  if Gate.pause_left() > 0 then gate.not_before = gate.reserved end
+  if Gate.pause_left() == 0 then return end
+  gate.own_pause = 0
+  gate.not_before = max(gate.reserved, gate.whole_pause)
 end
 
 function Gate.reset()

@@ -86,6 +86,7 @@ class Gate:
         "fence",
         "holding",
         "not_before",
+        "own_pause",
         "plain",
         "queue",
         "rated",
@@ -96,6 +97,7 @@ class Gate:
         "t",
         "usual",
         "waiting",
+        "whole_pause",
     )
 
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
@@ -104,6 +106,8 @@ class Gate:
         # No caller passes before it: the latest granted moment (T3), or the end of a pause.
         self.not_before = 0
         self.reserved = 0  # the latest moment that `take` granted: it may be in the future
+        # The end of the last pause, and of the whole limiter's, if this is a key. 0: there is none.
+        self.own_pause = self.whole_pause = 0
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
         # The cost of the whole queue, for each rule that counts over time.
@@ -296,7 +300,16 @@ class Gate:
         A pause ends later than every reserved moment. So a session recognises the earlier grants by
         their moments, and lets their callers wait again.
         """
-        self.not_before = max(self.not_before, self.clamp(now) + time, self.reserved + 1)
+        self.own_pause = max(self.own_pause, self.clamp(now) + time, self.reserved + 1)
+        self.not_before = max(self.not_before, self.own_pause)
+
+    def pause_whole(self, now: int, time: int) -> None:
+        """For a key: the whole limiter is paused for `time` microseconds from now on. 0: it is not.
+
+        A pause of the key itself stays as it is.
+        """
+        self.whole_pause = self.clamp(now) + time if time else 0
+        self.not_before = max(self.reserved, self.own_pause, self.whole_pause)
 
     def pause_left(self) -> int:
         """0: there is no pause. A reservation alone is none."""
@@ -306,7 +319,8 @@ class Gate:
         """End a pause. No caller passes before the last moment that is reserved (T3)."""
         self.clamp(now)
         if self.pause_left():
-            self.not_before = self.reserved
+            self.own_pause = 0
+            self.not_before = max(self.reserved, self.whole_pause)
 
     def reset(self, now: int) -> None:
         """Each rate, window and quota begins anew, after the reserved moments (T9)."""

@@ -131,6 +131,10 @@ class MemoryQueue(Acquires):
         if not self._store.is_share:
             note_change(self.name, change)
 
+    def pause_whole(self, until: int) -> None:
+        """For a key: the whole limiter is paused until this moment. 0: it is not."""
+        self._lock.run_or_defer(lambda: self._state.pause_whole(until))
+
     async def achange(self, change: Change) -> None:
         self.change(change)
 

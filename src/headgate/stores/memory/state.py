@@ -36,6 +36,9 @@ class OwnStore(Protocol):
     def keep(self, queue: Any) -> None:
         """Know this queue again, which was evicted."""
 
+    def pause_keys(self, name: str, until: int) -> None:
+        """The limiter `name` is paused until this moment, with all its keys."""
+
 
 class QueueState:
     __slots__ = (
@@ -194,8 +197,8 @@ class QueueState:
                 self._pause(time)
             case Resume():
                 self._gate.resume(self._clock.now())
-                self._rebuild()
-                self.waiting.advance()
+                self._end_pause()
+                self._store.pause_keys(self.waiting.name, 0)
             case Reset():
                 self.waiting.advance_later()
                 self._drained = False
@@ -239,12 +242,29 @@ class QueueState:
         waiting.advance()
 
     def _pause(self, time: int) -> None:
+        self._begin_pause(lambda now: self._gate.pause(now, time))
+        self._store.pause_keys(self.waiting.name, self._gate.own_pause)
+
+    def pause_whole(self, until: int) -> None:
+        """The whole limiter is paused until this moment. 0, or a moment that is over: it is not."""
+        left = max(0, until - self._clock.now())
+        if left:
+            self._begin_pause(lambda now: self._gate.pause_whole(now, left))
+        else:
+            self._gate.pause_whole(self._clock.now(), 0)
+            self._end_pause()
+
+    def _begin_pause(self, pause: Callable[[int], None]) -> None:
         self.prepare(declares=False)
         self.waiting.local.migrate()
         self.waiting.holders.empty_pool()
-        self._gate.pause(self._clock.now(), time)
+        pause(self._clock.now())
         self._replace_rules()
         self._rebuild()
+
+    def _end_pause(self) -> None:
+        self._rebuild()
+        self.waiting.advance()
 
     def status(self, own: Declaration | None) -> Status:
         """`own`: the limits to report if no acquire has declared any."""

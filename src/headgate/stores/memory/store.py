@@ -13,6 +13,7 @@ import headgate.clock as clocks
 from headgate.counts import remember_units
 from headgate.gate.compile import Declaration
 from headgate.hooks import ON_CHANGE
+from headgate.keys import whole_of
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.memory.listing import MemoryLists
 from headgate.stores.memory.lock import Lock, Reentered, forget_all
@@ -35,6 +36,7 @@ class MemoryStore:
         self._kept: dict[str, MemoryQueue] = {}
         self._most = FEWEST_QUEUES
         self._written: Written = {}
+        self._pauses: dict[str, int] = {}  # of whole limiters, by name: when they end
         STORES.add(self)
 
     def queue(self, name: str, declared: Declaration) -> MemoryQueue:
@@ -61,7 +63,20 @@ class MemoryStore:
         if queue is None:
             queue = self._kept.setdefault(name, MemoryQueue(self, name, declared))
             self._queues[name] = queue
+            # Look after the queue is stored: `pause_keys` notes the pause before it looks for keys.
+            if self._pauses and (until := self._pauses.get(whole_of(name) or "")):
+                queue.pause_whole(until)
         return queue
+
+    def pause_keys(self, name: str, until: int) -> None:
+        """Pause all keys of the limiter `name`, or end their pause (0). Their own pauses stay."""
+        if len(self._pauses) > FEWEST_QUEUES:
+            now = self.clock.now()
+            self._pauses = {each: end for each, end in self._pauses.copy().items() if end > now}
+        self._pauses[name] = until
+        for queue in self.queues():
+            if whole_of(queue.name) == name:
+                queue.pause_whole(until)
 
     def queues(self) -> list[MemoryQueue]:
         """All queues in use, and idle ones that were not forgotten yet."""
@@ -106,7 +121,7 @@ class MemoryStore:
 
         Returns the former waiters, which no queue knows now.
         """
-        self.clock = clock
+        self.clock, self._pauses = clock, {}
         former = []
         for queue in self.queues():
             waiters = queue.begin_again(limits.get(queue, queue.declared))

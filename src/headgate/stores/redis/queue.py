@@ -27,6 +27,7 @@ from headgate.stores.redis.protocol.operations import AskDeclared, AskStatus
 from headgate.stores.redis.protocol.replies import UNKNOWN
 from headgate.stores.redis.routing import Routing
 from headgate.stores.redis.session.loop_session import LoopSession
+from headgate.stores.redis.session.whole_pause import WholePause
 from headgate.stores.redis.threads import FastPaths, Threads
 from headgate.stores.refusals import unknown_limiter
 from headgate.stores.status import Status, status_of, unused
@@ -46,6 +47,8 @@ LOGS = 4  # the most windows for which a name's log has room
 
 class Store(FastPaths, Protocol):
     def client(self) -> Client: ...
+    def whole_queue(self, name: str, declared: Declaration) -> RedisQueue | None: ...
+    def queues(self) -> list[RedisQueue]: ...
     async def flush(self, name: str) -> None: ...
 
 
@@ -57,6 +60,9 @@ class RedisQueue:
         self._last_status: tuple[Status, float] | None = None  # and the time of its reply
         self.enter = self.enter_task = not_at_once  # only the server decides
         self._store = store
+        # For a key: the queue of the whole limiter. A pause of that holds all its keys.
+        self.whole = store.whole_queue(name, declared)
+        self.pause: WholePause = WholePause() if self.whole is None else self.whole.pause
         self.routing = Routing(self, store)
         self.acquire = self.routing.acquire
         self.issuer = PermitIssuer(name, self.key, self.limits, self.routing, self.change)
@@ -142,6 +148,20 @@ class RedisQueue:
                 return operations.Drain(unit, limit=limit, left=left, since=since, until=until)
         raise TypeError(f"no change of a queue: {change!r}")
 
+    def passes(self, now: float) -> bool:
+        """Whether no pause of the whole limiter holds, as far as the server has answered lately."""
+        return self.whole is None or self.pause.ends <= now < self.pause.trusted_until
+
+    def session(self) -> LoopSession:
+        return self.routing.session()
+
+    def note_pause(self, server_now: int, left: int, asked_at: float = 0.0) -> None:
+        """News of this name's pause. The sessions of its keys learn of it in all loops."""
+        if self.whole is None and self.pause.note(server_now, left, monotonic(), asked_at):
+            for queue in self._store.queues():
+                if queue.whole is self:
+                    queue.routing.note_whole_pause()
+
     def flush(self) -> None:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError(
@@ -211,9 +231,12 @@ class RedisQueue:
     # Status ---------------------------------------------------------------------------------------
 
     async def astatus(self, own: Declaration | None = None) -> Status:
+        if self.whole is not None:
+            await self.whole.session().watch.look()
         answer = await self.routing.session().ask(AskStatus())
         if answer == UNKNOWN:
-            status = unused(self.name, own or self.declared)
+            paused = 0 if self.whole is None else self.pause.left(monotonic())
+            status = unused(self.name, own or self.declared, paused)
         else:
             program, *rest, left = answer
             declared = self.declared if self.declared.program == program else read_program(program)

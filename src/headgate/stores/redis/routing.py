@@ -109,6 +109,12 @@ class Routing:
         """Whether the process loses nothing when it forgets this queue."""
         return all(session.machine.idle for session in list(self._sessions))
 
+    def note_whole_pause(self) -> None:
+        """The pause of the whole limiter has begun or ended. Each session learns of it."""
+        for session in list(self._sessions):
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                session.client.loop.call_soon_threadsafe(session.on_whole_pause)
+
     def forked(self) -> None:
         """In the child of a fork: forget the sessions, which are the parent's."""
         self.last = None

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 from headgate.counts import STORE_CALLS, Histogram, remember_units
 from headgate.errors import StoreError
 from headgate.gate.compile import NO_LIMITS, Declaration
+from headgate.keys import whole_of
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.loops import no_loop
 from headgate.stores.redis.diagnosis import Diagnosis, diagnose
@@ -83,6 +84,13 @@ class RedisStore:
         self._new.pop(name, None)
         self._forget_idle()
         return queue
+
+    def whole_queue(self, name: str, declared: Declaration) -> RedisQueue | None:
+        """For a key: the queue of the whole limiter."""
+        whole = whole_of(name)
+        if whole is None:
+            return None
+        return self._queues.get(whole) or self._new_queue(whole, declared)
 
     def queues(self) -> list[RedisQueue]:
         return list(self._queues.values())

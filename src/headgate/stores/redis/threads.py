@@ -39,6 +39,7 @@ class Queue(Home, Protocol):
     def declared(self) -> Declaration: ...
     @property
     def issuer(self) -> FastIssuer: ...
+    def passes(self, now: float) -> bool: ...
 
 
 class FastPaths(Sessions, Protocol):
@@ -64,7 +65,8 @@ class Threads:
         """A permit over the fast path. StoreError if `max_sleep` was spent on a silent server."""
         check_thread()
         start = monotonic()
-        if start < self.no_fast_path:
+        # A session in the portal knows the pause of the whole limiter, or asks for it.
+        if start < self.no_fast_path or not self._queue.passes(start):
             return None
         permit = self._store.fast_path().acquire(self._queue.issuer, request)
         if permit is not None:

@@ -157,6 +157,7 @@ function Main.run(its_keys, its_args)
     Holders.expire()
     head = advance()
   end
+  if gate.whole_pause > 0 then Gate.pause_whole(0) end -- the state has the name's own pause alone
   -- A session that ended itself in this call stays ended.
   alive_until = Sessions.alive_until(SESSION) and Sessions.stay_alive(alive_until) or 0
   if DECLARES == UPDATED then Expiry.outlast(DAY) end

@@ -150,6 +150,13 @@ function verbs.pause(time)
   done()
 end
 
+-- For a key: the whole limiter is paused for `time` more. The state of the whole may be on another
+-- server. So each call of a session names the pause while it lasts, and it holds for that call.
+function verbs.whole(time)
+  Gate.pause_whole(time)
+  done()
+end
+
 function verbs.resume()
   if Gate.pause_left() > 0 then Outbox.add_pause(0) end
   Gate.resume()
@@ -204,8 +211,8 @@ end
 -- Words: n is a number, o a number or -1 for none, w any other word.
 local WORDS = {
   acquire = 'nnoow', cancel = 'wnnnw', quit = 'ww', release = 'wnnw', renew = 'wnn', settle = 'nw',
-  status = 'w', update = 'w', drain = 'wnnn', pause = 'n', rejoin = 'wwnnw', resume = '',
-  reset = '', declared = '',
+  status = 'w', update = 'w', drain = 'wnnn', pause = 'n', whole = 'n', rejoin = 'wwnnw',
+  resume = '', reset = '', declared = '',
 }
 local NUMBER, OPTIONAL = string.byte('no', 1, 2)
 local FIRST = 8 -- of ARGV

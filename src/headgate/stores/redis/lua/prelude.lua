@@ -19,6 +19,8 @@
 --   program, rules              the declaration as text, and a rule for each limit
 --   t                           the moment of this call; it never goes back
 --   not_before, reserved        no grant before this moment; the latest moment that is granted
+--   own_pause, whole_pause      the end of the last pause; of that of the whole limiter, which only
+--                               the call knows that names it; 0: there is none
 --   fence, last_place           of the last grant; of the last request that joined the queue
 --   queued, held, sessions      how many members wait, hold or are sessions (nil: not counted)
 --   waiting                     for each rule, the cost of all requests in the queue

@@ -29,8 +29,9 @@ function Setup.create(program, now)
   Membership.count_waiters()
   gate = {
     program = program, rules = Limits.parse(program), waiting = {}, t = now, not_before = 0,
-    reserved = 0, fence = now, last_place = 0, keys_end = 0, next_expiry = 0, held = 0, queued = 0,
-    next_sweep = now, sweep_cursor = 0, restarted_at = 0, sessions = 0,
+    own_pause = 0, whole_pause = 0, reserved = 0, fence = now, last_place = 0, keys_end = 0,
+    next_expiry = 0, held = 0, queued = 0, next_sweep = now, sweep_cursor = 0, restarted_at = 0,
+    sessions = 0,
   }
   for i, rule in ipairs(gate.rules) do
     gate.waiting[i] = 0

@@ -59,6 +59,7 @@ function State.load(program, text)
   _, gate.t, gate.not_before, gate.reserved, gate.fence, gate.last_place, gate.keys_end,
     gate.next_expiry, gate.held, gate.queued, gate.next_sweep, gate.sweep_cursor,
     gate.restarted_at, at = struct.unpack(HEAD, text)
+  gate.own_pause, gate.whole_pause = gate.not_before, 0
   for i, rule in ipairs(gate.rules) do
     local numbers = { struct.unpack(layout(string.byte(text, at)), text, at) }
     at = table.remove(numbers) -- where the next rule begins

@@ -218,6 +218,22 @@ class AskStatus(Look):
 
 
 @dataclass(slots=True, eq=False)
+class Watch(AskStatus):
+    """For the use of keys: the session of the whole limiter hears of pauses from now on."""
+
+    needs = OFFERED
+
+
+@dataclass(slots=True, eq=False)
+class PauseWhole(Look):
+    """For a key: no caller passes for `time` microseconds, because the whole limiter is paused."""
+
+    verb = "whole"
+
+    time: int
+
+
+@dataclass(slots=True, eq=False)
 class AskDeclared(Look):
     verb = "declared"
 

@@ -114,13 +114,14 @@ class Grants:
         if lease:
             self._renewal.expected.add(pending)
         reserved = traffic.reserved
-        if t <= server_now and not reserved.queue:
+        held = reserved.is_held(now)
+        if t <= server_now and not (reserved.queue or held):
             pending.future.set_result(grant)
         else:
             pending.queued = True
             reserved.sleep(pending, grant, t - server_now, now)
-            if reserved.precedes_pause(grant):  # news of the pause was faster
-                self._hold_back(now)
+            if held or reserved.precedes_pause(grant):  # news of the pause was faster
+                self.hold_back(now)
 
     def _believed(self, t: int, lease: int, server_now: int, now: float) -> float:
         """The moment until which a permit granted for `t` is certain (S2, lease time).
@@ -152,13 +153,14 @@ class Grants:
             else:
                 self.apply_grant(pending, Grant(t, fence), lease, server_now, now)
         if outbox.pause is not None:
+            traffic.pause_news = server_now, outbox.pause
             self._handoff.stop()  # the callers held back come before all others
             if traffic.reserved.pause(server_now, outbox.pause, now):
                 note_fleet_pause(self._limits.name, outbox.pause / 1_000_000)
-                self._hold_back(now)
+                self.hold_back(now)
         return claims
 
-    def _hold_back(self, now: float) -> None:
+    def hold_back(self, now: float) -> None:
         """Let callers wait again during a pause, before all others (T3, order of moments)."""
         traffic = self._traffic
         held = traffic.reserved.held_back(self._numbering.session_id)

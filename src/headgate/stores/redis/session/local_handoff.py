@@ -69,7 +69,7 @@ class LocalHandoff:
         allowed = (
             declared.timeless
             and last.program == declared.program
-            and not self._traffic.reserved.pause_left(now)
+            and self._traffic.reserved.may_hand_over(now)
         )
         # More than a sixth of the lease must be left (docs/decisions/local-handoff.md).
         certain = (

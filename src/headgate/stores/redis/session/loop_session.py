@@ -20,6 +20,7 @@ from headgate.forks import fork_error
 from headgate.permit import Permit
 from headgate.request import Try
 from headgate.stores.redis.session.acquires import PendingAcquire
+from headgate.stores.redis.session.pause_watch import PauseWatch
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import SCHEDULED
 from headgate.stores.redis.transport import reconnection
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.protocol.operations import Operation, Promise
+    from headgate.stores.redis.session.numbering import LastReply
+    from headgate.stores.redis.session.whole_pause import WholePause
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.node import Node
     from headgate.waiting import OnWait
@@ -61,6 +64,13 @@ class Home(Protocol):
     def issuer(self) -> Issuer: ...
     @property
     def routing(self) -> Router: ...
+    @property
+    def pause(self) -> WholePause: ...
+    # For a key: the queue of the whole limiter.
+    @property
+    def whole(self) -> Home | None: ...
+    def note_pause(self, server_now: int, left: int, asked_at: float = 0.0) -> None: ...
+    def session(self) -> LoopSession: ...
     def adopt(self, session: LoopSession) -> None: ...
 
 
@@ -78,8 +88,13 @@ class LoopSession:
         # Whether the last call was answered. None: there was no call yet. The client sets it.
         self.met: bool | None = None
         self.machine = Session(
-            queue.key, queue.limits, client.topology, lambda: self.client.new_session_id()
+            queue.key,
+            queue.limits,
+            client.topology,
+            lambda: self.client.new_session_id(),
+            None if queue.whole is None else queue.pause,
         )
+        self.watch = PauseWatch(queue, self)  # for the keys of this limiter
         self.traffic = self.machine.traffic
         self.why = "it has not answered in time"  # the reason for which the last call failed
         # How often the backlog could not be delivered since the last reply.
@@ -190,7 +205,12 @@ class LoopSession:
 
     @property
     def waits(self) -> bool:
-        return bool(self.traffic.waiting)
+        """Whether notifications are of use."""
+        return bool(self.traffic.waiting) or self.watch.active
+
+    @property
+    def last_reply(self) -> LastReply:
+        return self.machine.last_reply
 
     def command(self) -> Command | None:
         """The next call. None: there is none.
@@ -262,7 +282,7 @@ class LoopSession:
         """Tell the client once of something to send. Then check that it still will."""
         if self.traffic.state is SCHEDULED and self._client_knows:
             self.client.sending.check_flush()
-        elif self.traffic.state is SCHEDULED:
+        elif self.traffic.state is SCHEDULED and self._knows_pause():
             self._client_knows = True
             try:
                 node, at_once = self.node, self.machine.next_call.leaves_at_once()
@@ -272,9 +292,33 @@ class LoopSession:
                 self._client_knows = False
                 raise
 
+    def _knows_pause(self) -> bool:
+        """Whether a caller of a key may pass: the process knows the pause of the whole limiter.
+
+        Otherwise the watch calls `send_on` soon. A call that only gives back need not wait.
+        """
+        whole, traffic = self.queue.whole, self.traffic
+        if whole is None or not (traffic.acquires or traffic.waiting):
+            return True
+        now = monotonic()
+        return now < whole.pause.ask_from or whole.session().watch.allows(self, now)
+
+    def send_on(self) -> None:
+        """The wait for news of the whole limiter's pause is over."""
+        self._schedule()
+
+    def on_whole_pause(self) -> None:
+        try:
+            self.machine.on_whole_pause(monotonic())
+        finally:
+            self._update()
+
     def _update(self) -> None:
         """Carry out what the session wants."""
         traffic = self.traffic
+        if traffic.pause_news is not None:
+            news, traffic.pause_news = traffic.pause_news, None
+            self.queue.note_pause(*news)
         if self.machine.polls.moment < inf:  # callers wait for a notification
             self.client.subscriptions.listen(self)
         try:

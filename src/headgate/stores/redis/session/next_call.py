@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headgate.stores.redis.protocol.calls import NOTIFIED, WAITS, write_call
-from headgate.stores.redis.protocol.operations import KNOWN, Leave, new_caller
+from headgate.stores.redis.protocol.operations import KNOWN, Leave, PauseWhole, new_caller
 from headgate.stores.redis.session.traffic import IN_FLIGHT, MOST, Sent
 
 if TYPE_CHECKING:
@@ -117,6 +117,9 @@ class NextCall:
         waits, uncontended = bool(waiting), self.uncontended
         received = self._received(waits, now)
         declared, how = self._limits.limits_for_call(bool(acquires or waits), operations)
+        whole = self._traffic.reserved.whole
+        if whole is not None and (left := whole.left(now)):
+            operations = [PauseWhole(left), *operations]
         alone = uncontended and len(acquires) == 1 and how == KNOWN and not (operations or waits)
         numbering.call += 1
         command = write_call(

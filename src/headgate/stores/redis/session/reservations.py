@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headgate.gate.gate import Grant
     from headgate.stores.redis.session.acquires import PendingAcquire
+    from headgate.stores.redis.session.whole_pause import WholePause
 
 
 # Microseconds by which fences may be ahead of the clock: each grant of a call adds 1.
@@ -17,7 +18,8 @@ BURST = 1000
 
 
 class Reservations:
-    def __init__(self) -> None:
+    def __init__(self, whole: WholePause | None = None) -> None:
+        self.whole = whole  # for a key: the pause of the whole limiter
         self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()  # by moment
         # By the server's clock: the end of the last pause, when it was first known, and when a
         # pause was resumed. News of an earlier pause is too old.
@@ -26,7 +28,17 @@ class Reservations:
 
     def pause_left(self, now: float) -> float:
         """Seconds for which no caller passes."""
-        return max(0.0, self._pause_ends - now)
+        own = max(0.0, self._pause_ends - now)
+        return own if self.whole is None else max(own, self.whole.ends - now)
+
+    def is_held(self, now: float) -> bool:
+        """Whether the whole limiter is paused, as this process knows it."""
+        return self.whole is not None and now < self.whole.ends
+
+    def may_hand_over(self, now: float) -> bool:
+        """Whether no pause holds, as far as the server has answered lately."""
+        known = self.whole is None or now < self.whole.trusted_until
+        return known and not self.pause_left(now)
 
     def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int, now: float) -> None:
         """Let a caller sleep, and not less than any that sleeps already."""
@@ -60,11 +72,12 @@ class Reservations:
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:
-        """Take out the callers whose moment is before the end of the pause."""
+        """Take out the callers whose moment is before the end of the pause, or of the whole's."""
+        ends = 0.0 if self.whole is None else self.whole.ends
         held = [
             (pending, grant)
-            for _, pending, grant in self.queue
-            if self.precedes_pause(grant)
+            for moment, pending, grant in self.queue
+            if (moment < ends or self.precedes_pause(grant))
             and pending.caller.session_id == session_id
             and not pending.future.done()
         ]

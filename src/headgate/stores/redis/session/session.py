@@ -52,18 +52,25 @@ if TYPE_CHECKING:
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.operations import Outcome
     from headgate.stores.redis.protocol.replies import Reply
+    from headgate.stores.redis.session.whole_pause import WholePause
 
 
 class Session:
     """The conversation about one name. `place` is the store, as errors name it."""
 
     def __init__(
-        self, key: str, limits: LimitSync, place: object, new_id: Callable[[], str]
+        self,
+        key: str,
+        limits: LimitSync,
+        place: object,
+        new_id: Callable[[], str],
+        whole: WholePause | None = None,
     ) -> None:
+        """`whole`: for a key, the pause of the whole limiter."""
         self.limits = limits
         self._place = place
         self.numbering = numbering = Numbering(new_id)
-        self.traffic = traffic = Traffic()
+        self.traffic = traffic = Traffic(whole)
         self.last_reply = last = LastReply()
         self.deadlines = deadlines = Deadlines(traffic, limits, place)
         self.polls = Polls(traffic, last)
@@ -340,7 +347,17 @@ class Session:
             self.limits.moment,
         )
 
+    def on_whole_pause(self, now: float) -> None:
+        """The pause of the whole limiter has begun or ended. The next call says so."""
+        traffic = self.traffic
+        if traffic.reserved.is_held(now):
+            self._grants.hold_back(now)
+        if traffic.waiting or traffic.reserved.queue:
+            traffic.schedule()
+
     def on_time(self, now: float) -> None:
+        if self.traffic.reserved.is_held(now):
+            self._grants.hold_back(now)
         self.traffic.reserved.wake(now)
         self.deadlines.end_waits(now)
         if self.handoff.moment <= now:

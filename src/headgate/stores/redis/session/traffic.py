@@ -6,7 +6,7 @@ from collections import OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.stores.redis.protocol.operations import Cancel, Leave
+from headgate.stores.redis.protocol.operations import Cancel, Leave, PauseWhole
 from headgate.stores.redis.session.reservations import Reservations
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.protocol.operations import Operation
     from headgate.stores.redis.session.acquires import PendingAcquire
+    from headgate.stores.redis.session.whole_pause import WholePause
 
 MOST = 1000  # callers in one call (S9, bounds)
 
@@ -44,7 +45,7 @@ class Sent(NamedTuple):
 
 
 class Traffic:
-    def __init__(self) -> None:
+    def __init__(self, whole: WholePause | None = None) -> None:
         self.state = IDLE
         # To be sent.
         self.acquires: list[PendingAcquire] = []
@@ -56,10 +57,11 @@ class Traffic:
         self.waiting: OrderedDict[int, PendingAcquire] = OrderedDict()
         self.abandoned: dict[int, PendingAcquire] = {}  # the server may still grant them
         self.leaving = False  # more waiters have given up than one call can name
-        self.reserved = Reservations()
+        self.reserved = Reservations(whole)
         self.again = False  # another call follows when the reply is read
         self.failure: StoreError | None = None  # of the last call, for the loop's side
         self.outage: StoreError | None = None  # that a caller got: its request `raises`
+        self.pause_news: tuple[int, int] | None = None  # the server's time, and the pause left
 
     def schedule(self) -> None:
         if self.state is IDLE:
@@ -102,8 +104,9 @@ class Traffic:
         for pending in acquires:
             self.waiting.pop(pending.number, None)
         self.acquires[:0] = acquires
-        # `NextCall` makes a `Leave` anew.
-        self.operations[:0] = [each for each in operations if not isinstance(each, Leave)]
+        # `NextCall` makes these anew.
+        anew = Leave, PauseWhole
+        self.operations[:0] = [each for each in operations if not isinstance(each, anew)]
 
     def put_off(self) -> None:
         """Send the next call again: an exception came before it was made or written."""

@@ -1,0 +1,112 @@
+"""Asks for the pause of a whole limiter, on behalf of the sessions of its keys in one loop.
+
+A call of a key leaves at once while the last answer is fresh. Otherwise it waits for an answer, but
+not for long: in a Cluster the whole may be on another server, which may be away.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from headgate.stores.redis.protocol.operations import AskStatus, Watch
+from headgate.stores.redis.protocol.replies import UNKNOWN
+
+if TYPE_CHECKING:
+    from asyncio import Future, TimerHandle
+
+    from headgate.stores.redis.protocol.operations import Operation
+    from headgate.stores.redis.session.numbering import LastReply
+    from headgate.stores.redis.session.whole_pause import WholePause
+    from headgate.stores.redis.transport.client import Client
+
+PATIENCE = 0.5  # seconds for which a call of a key waits for the answer
+
+
+class Whole(Protocol):
+    """The queue of the whole limiter."""
+
+    @property
+    def pause(self) -> WholePause: ...
+    def note_pause(self, server_now: int, left: int, asked_at: float = 0.0) -> None: ...
+
+
+class WholeSession(Protocol):
+    """The session of the whole limiter in one loop."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def client(self) -> Client: ...
+    @property
+    def last_reply(self) -> LastReply: ...
+    def ask(self, operation: Operation) -> Future[Any]: ...
+
+
+class Keyed(Protocol):
+    """The session of a key in the same loop."""
+
+    def send_on(self) -> None: ...
+
+
+class PauseWatch:
+    """Asks for the pause of the whole limiter, for the sessions of its keys in one loop."""
+
+    def __init__(self, whole: Whole, session: WholeSession) -> None:
+        self._whole = whole
+        self._session = session
+        self._asked_at: float | None = None  # while the question has no answer
+        self._timer: TimerHandle | None = None
+        self._held_up: dict[Keyed, None] = {}  # sessions whose calls wait for the answer
+
+    @property
+    def active(self) -> bool:
+        """Whether keys were used lately, so that this session needs notifications."""
+        return monotonic() < self._whole.pause.trusted_until
+
+    def allows(self, session: Keyed, now: float) -> bool:
+        """Whether a call of `session` may leave. Otherwise it leaves after the answer."""
+        pause, client = self._whole.pause, self._session.client
+        if client.availability.is_unavailable(self._session.key):
+            return True
+        if self._asked_at is None:
+            self._ask(now)
+        elif now - self._asked_at >= PATIENCE:
+            return True
+        if now < pause.trusted_until:
+            return True
+        self._held_up[session] = None
+        return False
+
+    async def look(self) -> None:
+        """Learn the pause for a status. This creates no state."""
+        asked_at = monotonic()
+        if asked_at >= self._whole.pause.trusted_until:
+            self._note(await self._session.ask(AskStatus()), asked_at)
+
+    def _ask(self, now: float) -> None:
+        self._asked_at = now
+        self._timer = self._session.client.loop.call_later(PATIENCE, self._let_go)
+        self._session.ask(Watch()).add_done_callback(partial(self._on_answer, now))
+
+    def _on_answer(self, asked_at: float, answer: Future[Any]) -> None:
+        self._asked_at = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if answer.cancelled() or answer.exception() is not None:
+            self._whole.pause.do_without(monotonic())
+        else:
+            self._note(answer.result(), asked_at)
+            self._whole.pause.trust(asked_at)
+            self._session.client.subscriptions.listen(cast("Any", self._session))
+        self._let_go()
+
+    def _note(self, answer: Any, asked_at: float) -> None:
+        left = 0 if answer == UNKNOWN else answer.paused
+        self._whole.note_pause(self._session.last_reply.server, left, asked_at)
+
+    def _let_go(self) -> None:
+        held_up, self._held_up = self._held_up, {}
+        for session in held_up:
+            session.send_on()
