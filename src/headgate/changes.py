@@ -30,6 +30,7 @@ class Update(Change):
 class Pause(Change):
     time: int  # microseconds
     reason: str = "caller"  # or "server": a service's answer asked for it
+    whole: bool = False  # of a key: the whole limiter with all its keys
 
 
 @dataclass(frozen=True, slots=True)

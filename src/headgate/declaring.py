@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from headgate.changes import Change, Drain, Update
+from headgate.changes import Change, Drain, Pause, Resume, Update
 from headgate.errors import UnknownLimiterError
 from headgate.request import asked
 from headgate.stores.memory.fast_path import not_at_once
@@ -189,9 +189,15 @@ class Attached:
 
     # Changes of a name: at once, or when the store has shown that the name has limits -------------
 
+    # A pause of the whole limiter holds its keys, so the use of a key is enough for it.
+
     def change(self, change: Change) -> None:
-        self._queue.once_known(change.call, partial(self._queue.change, change))
+        act = partial(self._queue.change, change)
+        self._queue.once_known(change.call, act, self._needs_use_alone(change))
 
     async def achange(self, change: Change) -> None:
-        await self.learn()
+        await (self._queue.check_in_use() if self._needs_use_alone(change) else self.learn())
         await self._queue.achange(change)
+
+    def _needs_use_alone(self, change: Change) -> bool:
+        return self._whole is None and isinstance(change, (Pause, Resume))

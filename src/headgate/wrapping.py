@@ -46,8 +46,11 @@ class OuterQueue:
     def learn_sync(self) -> Declaration:
         return self._queue.learn_sync()
 
-    def once_known(self, call: str, act: Callable[[], None]) -> None:
-        self._queue.once_known(call, act)
+    async def check_in_use(self) -> None:
+        await self._queue.check_in_use()
+
+    def once_known(self, call: str, act: Callable[[], None], in_use: bool = False) -> None:
+        self._queue.once_known(call, act, in_use)
 
     def change(self, change: Change) -> None:
         self._queue.change(change)

@@ -88,6 +88,26 @@ async def test_pause_holds_the_fleet_until_resume(fleet: Limiter, redis_url: str
     assert (await fleet.astatus()).paused == 0
 
 
+async def test_pause_holds_all_keys_and_with_key_that_one_alone(name: str, redis_url: str) -> None:
+    """Given a limiter of which only keys are in use."""
+    limiter = Limiter(name, "10/hour", store=redis_url)
+    one, other = limiter["one"], limiter["other"]
+    for key in (one, other):
+        async with key:
+            pass
+
+    done = await headgate_here(redis_url, "pause", name, "300", "--key", "one", "--yes", "--json")
+    assert (done.object["name"], done.object["key"]) == (name, "one")
+    assert [200 < (await key.astatus()).paused <= 300 for key in (one, other)] == [True, False]
+    await headgate_here(redis_url, "resume", name, "--key", "one", "--yes")
+    assert (await one.astatus()).paused == 0
+
+    assert (await headgate_here(redis_url, "pause", name, "300", "--yes")).code == 0
+    assert [200 < (await key.astatus()).paused <= 300 for key in (one, other)] == [True, True]
+    assert (await headgate_here(redis_url, "resume", name, "--yes")).code == 0
+    assert [(await key.astatus()).paused for key in (one, other)] == [0, 0]
+
+
 async def test_drain_lowers_a_budget_and_reset_forgets_it(fleet: Limiter, redis_url: str) -> None:
     assert (await headgate_here(redis_url, "drain", fleet.name, "requests=2", "--yes")).code == 0
     assert await uses(fleet) == (8, 0)
@@ -240,7 +260,8 @@ async def test_a_terminal_gets_a_question_before_a_change(
 ) -> None:
     done = at_a_terminal(redis_url, answer, "pause", fleet.name, "300")
 
-    assert f"Pause '{fleet.name}' for 5.0 min? 0 callers wait now. [y/N]" in done.err
+    question = f"Pause '{fleet.name}' with all its keys for 5.0 min? 0 callers wait now. [y/N]"
+    assert question in done.err
     assert done.code == code
     assert ((await fleet.astatus()).paused > 0) is paused
 

@@ -16,6 +16,7 @@ from headgate import (
     Quota,
     Rate,
     Refusal,
+    UnknownLimiterError,
     Window,
 )
 from tests.world import HOUR, World, at_rest, long, soon, told, until, used, waiting
@@ -298,3 +299,66 @@ def test_threads_of_a_key_are_held_by_the_limiters_pause(store: Any, name: str) 
     thread.join(long())
 
     assert len(permits) == 1
+
+
+# Limiters that are attached -----------------------------------------------------------------------
+
+
+@told
+async def test_an_attached_limiter_pauses_a_limiter_of_which_only_keys_are_used(
+    world: World,
+) -> None:
+    """Given keys in use, and no acquire of the whole limiter, when another program attaches to the
+    name and pauses it, then the keys are held.
+    """
+    key = world.limiter(Rate(100, per=HOUR))["k"]
+    await entered(key)
+    tool = Limiter.attach(world.name, store=world.store)
+
+    await tool.apause(HOUR)
+    await is_paused(key)
+    await tool.aresume()
+
+    await until(lambda status: status.paused == 0.0, key)
+    await soon(entered(key))
+
+
+@told
+async def test_an_attached_pause_that_is_not_awaited_holds_the_keys_too(world: World) -> None:
+    key = world.limiter(Rate(100, per=HOUR))["k"]
+    await entered(key)
+    tool = Limiter.attach(world.name, store=world.store)
+
+    tool.pause(HOUR)
+    await is_paused(key)
+    tool.resume()
+
+    await until(lambda status: status.paused == 0.0, key)
+
+
+@told
+async def test_an_attached_limiter_pauses_no_unknown_name(world: World) -> None:
+    tool = Limiter.attach(world.name, store=world.store)
+
+    with pytest.raises(UnknownLimiterError):
+        await tool.apause(HOUR)
+    with pytest.raises(UnknownLimiterError):
+        await tool.aresume()
+
+    assert await world.limiter(Rate(100, per=HOUR)).atry_acquire()
+
+
+@told
+async def test_a_key_of_an_attached_limiter_is_held(world: World) -> None:
+    """Given a program that takes the limits of a key from the store, when the limiter is paused,
+    then its callers of the key are held.
+    """
+    limiter = world.limiter(Rate(100, per=HOUR))
+    await entered(limiter["k"])
+    tool = Limiter.attach(world.name, store=world.store)["k"]
+    await entered(tool)
+
+    await limiter.apause(HOUR)
+    await is_paused(tool)
+
+    assert not await tool.atry_acquire()

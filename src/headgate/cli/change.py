@@ -11,8 +11,11 @@ from headgate.cli.confirm import check_may_change, confirm
 from headgate.cli.exits import NOT_NOW, UNKNOWN, USAGE, Failure, is_count, usage
 from headgate.cli.output import emit, shown
 from headgate.cli.store import attached, redis_store_of
+from headgate.errors import UnknownLimiterError
+from headgate.internals import queue_of
 from headgate.keys import encoded
 from headgate.limit_parser import parse_limit
+from headgate.limiter import Limiter
 from headgate.stores.status import Status
 from headgate.stores.status_text import duration
 
@@ -33,23 +36,45 @@ async def set_limits(args: Namespace) -> None:
 
 async def pause(args: Namespace) -> None:
     check_may_change(args)
-    limiter = attached(args)
-    status = await limiter.astatus()
+    limiter, title = pausable(args)
+    status = await status_of(limiter)
     for_time = f"for {duration(args.seconds)}"
-    confirm(args, f"Pause {shown(args.name)} {for_time}? {status.waiting:,} callers wait now.")
+    waiting = "" if status is None else f" {status.waiting:,} callers wait now."
+    confirm(args, f"Pause {title} {for_time}?{waiting}")
     with usage():
         await limiter.apause(args.seconds)
-    report(args, f"{shown(args.name)} is paused {for_time}.")
+    report(args, f"{title} is paused {for_time}.", key=args.key)
 
 
 async def resume(args: Namespace) -> None:
     check_may_change(args)
-    limiter = attached(args)
-    status = await limiter.astatus()
-    left = f"is paused for {duration(status.paused)} more" if status.paused else "is not paused"
-    confirm(args, f"End the pause of {shown(args.name)}? It {left}.")
+    limiter, title = pausable(args)
+    status = await status_of(limiter)
+    paused = 0.0 if status is None else status.paused
+    left = f" It is paused for {duration(paused)} more." if paused else ""
+    confirm(args, f"End the pause of {title}?{left}")
     await limiter.aresume()
-    report(args, f"{shown(args.name)} is not paused.")
+    report(args, f"{title} is not paused.", key=args.key)
+
+
+def pausable(args: Namespace) -> tuple[Limiter, str]:
+    """The whole limiter, or the key of --key, and its name in a message."""
+    whole = attached(args)
+    if args.key is None:
+        return whole, f"{shown(args.name)} with all its keys"
+    with usage():
+        return whole[args.key], f"{shown(args.name)}[{shown(args.key)}]"
+
+
+async def status_of(limiter: Limiter) -> Status | None:
+    """None: only keys of the limiter are in use, so its own limits are unknown."""
+    try:
+        return await limiter.astatus()
+    except UnknownLimiterError:
+        if limiter.key is not None:
+            raise
+        await queue_of(limiter).check_in_use()
+        return None
 
 
 async def drain(args: Namespace) -> None:

@@ -146,11 +146,18 @@ def add_changes(verbs: Verbs) -> None:
     pause = verbs.add_change(
         "pause",
         "change:pause",
-        "stop all acquires of a name for a while",
-        "  headgate pause api 30",
+        "stop all acquires of a name and its keys for a while",
+        "  headgate pause api 30\n  headgate pause api 30 --key tenant-7",
     )
     pause.add_argument("seconds", metavar="SECONDS", type=float)
-    verbs.add_change("resume", "change:resume", "end a pause of a name", "  headgate resume api")
+    resume = verbs.add_change(
+        "resume",
+        "change:resume",
+        "end a pause of a name and its keys",
+        "  headgate resume api\n  headgate resume api --key tenant-7",
+    )
+    for parser in (pause, resume):
+        parser.add_argument("--key", metavar="KEY", help="this key alone")
     drain = verbs.add_change(
         "drain",
         "change:drain",

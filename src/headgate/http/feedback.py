@@ -156,7 +156,8 @@ class Feedback:
         # The time that a refusal states comes before the resets of its budgets.
         wait = min(wait or max(resets), self._heed_at_most - (monotonic() - departure.at))
         if wait > 0:
-            queue.change(Pause(microseconds(wait), reason="server"))
+            whole = answer.scope == "service"
+            queue.change(Pause(microseconds(wait), reason="server", whole=whole))
             note_action(queue.name, status, answer, "pause")
 
     def _refusal(self, name: str, departure: Departure, status: int, answer: Answer) -> float:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
+from headgate.changes import Change, Pause
 from headgate.counts import TELEMETRY, counts_of
 from headgate.gate.compile import Declaration
 from headgate.hooks import has_hooks
+from headgate.keys import whole_of
 from headgate.permit import Permit
 from headgate.stores.change_events import note_change
 from headgate.stores.loops import LoopCheck
@@ -33,7 +35,6 @@ from headgate.stores.memory.state import OwnStore, QueueState, read_status
 from headgate.stores.status import Status, snapshot
 
 if TYPE_CHECKING:
-    from headgate.changes import Change
     from headgate.gate.gate import Units
     from headgate.request import Request
     from headgate.stores.members import Head, Members
@@ -122,11 +123,25 @@ class MemoryQueue(Acquires):
     async def learn(self) -> Declaration:
         return self._state.learn()
 
-    def once_known(self, call: str, act: Callable[[], None]) -> None:
-        self._state.learn()
+    async def check_in_use(self) -> None:
+        self._learn_use()
+
+    def once_known(self, call: str, act: Callable[[], None], in_use: bool = False) -> None:
+        if in_use:
+            self._learn_use()
+        else:
+            self._state.learn()
         act()
 
+    def _learn_use(self) -> None:
+        if not any(has_limits(key) for key in self._store.keys_of(self.name)):
+            self._state.learn()
+
     def change(self, change: Change) -> None:
+        whole = whole_of(self.name) if isinstance(change, Pause) and change.whole else None
+        if whole is not None:
+            self._store.open_queue(whole, self.declared).change(change)
+            return
         self._lock.run_or_defer(lambda: self._state.change(change))
         if not self._store.is_share:
             note_change(self.name, change)

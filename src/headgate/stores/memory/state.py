@@ -36,6 +36,12 @@ class OwnStore(Protocol):
     def keep(self, queue: Any) -> None:
         """Know this queue again, which was evicted."""
 
+    def open_queue(self, name: str, declared: Declaration) -> Any:
+        """The queue of an encoded name."""
+
+    def keys_of(self, name: str) -> list[Any]:
+        """The queues of the keys of the limiter `name`."""
+
     def pause_keys(self, name: str, until: int) -> None:
         """The limiter `name` is paused until this moment, with all its keys."""
 

@@ -74,9 +74,12 @@ class MemoryStore:
             now = self.clock.now()
             self._pauses = {each: end for each, end in self._pauses.copy().items() if end > now}
         self._pauses[name] = until
-        for queue in self.queues():
-            if whole_of(queue.name) == name:
-                queue.pause_whole(until)
+        for queue in self.keys_of(name):
+            queue.pause_whole(until)
+
+    def keys_of(self, name: str) -> list[MemoryQueue]:
+        """The queues of the keys of the limiter `name`."""
+        return [queue for queue in self.queues() if whole_of(queue.name) == name]
 
     def queues(self) -> list[MemoryQueue]:
         """All queues in use, and idle ones that were not forgotten yet."""

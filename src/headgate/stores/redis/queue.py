@@ -23,7 +23,7 @@ from headgate.stores.memory.fast_path import not_at_once
 from headgate.stores.redis.limit_sync import LimitSync
 from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.protocol import operations
-from headgate.stores.redis.protocol.operations import AskDeclared, AskStatus
+from headgate.stores.redis.protocol.operations import AskDeclared, AskInUse, AskStatus
 from headgate.stores.redis.protocol.replies import UNKNOWN
 from headgate.stores.redis.routing import Routing
 from headgate.stores.redis.session.loop_session import LoopSession
@@ -92,7 +92,11 @@ class RedisQueue:
     def learn_sync(self) -> Declaration:
         return self.threads.blocking(self.learn)
 
-    def once_known(self, call: str, act: Callable[[], None]) -> None:
+    async def check_in_use(self) -> None:
+        if not self.limits.has_limits:
+            check_known(self.name, await self.routing.session().ask(AskInUse()), in_use=True)
+
+    def once_known(self, call: str, act: Callable[[], None], in_use: bool = False) -> None:
         """Run `act` when the name is known to have limits. If it has none, log `call`."""
         if self.limits.has_limits:
             act()
@@ -102,14 +106,15 @@ class RedisQueue:
             try:
                 if isinstance(answer, StoreError):
                     raise answer
-                check_known(self.name, cast("Answer", answer))
+                check_known(self.name, cast("Answer", answer), in_use)
             except HeadgateError as unknown:
                 name = title(self.name)
                 log(logging.WARNING, "%s of %s has not happened: %s", call, name, unknown)
             else:
                 act()
 
-        self.routing.post(AskDeclared(asker=Callback(on_reply)))
+        ask = AskInUse if in_use else AskDeclared
+        self.routing.post(ask(asker=Callback(on_reply)))
 
     # Changes, and the flush -----------------------------------------------------------------------
 
@@ -117,6 +122,9 @@ class RedisQueue:
         check_windows(self.name, declared)
 
     def change(self, change: Change) -> None:
+        if self.whole is not None and isinstance(change, Pause) and change.whole:
+            self.whole.change(change)
+            return
         until = monotonic() + CHANGE_TTL
         if isinstance(change, Pause):
             until = monotonic() + change.time / 1_000_000
@@ -125,6 +133,9 @@ class RedisQueue:
         self.routing.post(self._begin(change, until))
 
     async def achange(self, change: Change) -> None:
+        if self.whole is not None and isinstance(change, Pause) and change.whole:
+            await self.whole.achange(change)
+            return
         await self.routing.session().ask(self._begin(change, 0.0))
 
     def _begin(self, change: Change, until: float) -> Operation:
@@ -266,8 +277,9 @@ class Callback:
         pass
 
 
-def check_known(name: str, answer: Answer) -> None:
-    if answer == UNKNOWN or not answer.number:
+def check_known(name: str, answer: Answer, in_use: bool = False) -> None:
+    """`in_use`: a state is enough, even if no process has declared limits."""
+    if answer == UNKNOWN or not (answer.number or in_use):
         raise unknown_limiter(name)
 
 

@@ -239,6 +239,13 @@ class AskDeclared(Look):
 
 
 @dataclass(slots=True, eq=False)
+class AskInUse(AskDeclared):
+    """The answer is `UNKNOWN` only if the name has no state. The use of a key creates one."""
+
+    needs = OFFERED
+
+
+@dataclass(slots=True, eq=False)
 class Rejoin(Operation):
     """It undoes a grant in a pause, so that its caller waits again."""
 
