@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from headgate import Limiter
@@ -19,7 +20,7 @@ from headgate.http.rate_limit_headers import Answer, read
 from tests.http.answer_rows import NOW, Row
 from tests.http.answers import PAGE, PROVIDERS, ROWS, with_table
 from tests.http.service import Service
-from tests.world import at_rest, soon
+from tests.world import at_rest, soon, until, used
 
 LONGEST_READING = 0.25  # seconds of the processor, for one answer of any size
 
@@ -235,3 +236,21 @@ async def test_a_client_applies_the_body_of_a_refusal(
     assert await soon(clients(limiter).get(f"{service.url}/says")) == status
 
     assert (await at_rest(limiter)).retry_after == pytest.approx(wait, abs=1)
+
+
+async def test_points_are_settled_by_the_cost_in_the_answer(
+    service: Service, name: str, store: Any
+) -> None:
+    """As docs/http.md shows it, with a real answer of status 200."""
+    limiter = Limiter(name, "5000 points/hour", store=store)
+    body = '{"data": {"rateLimit": {"cost": 6, "limit": 5000, "remaining": 4994}}}'
+    service.answers = [(200, {}, body)]
+
+    client = httpx.AsyncClient(base_url=service.url)
+    async with client, limiter.acquire(points=10) as permit:
+        response = await client.post("/says")
+        answer = read(response.status_code, response.headers, response.content)
+        assert answer.cost is not None
+        permit.settle(points=answer.cost)
+
+    assert used(await until(lambda status: used(status) == [6], limiter)) == [6]

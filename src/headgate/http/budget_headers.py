@@ -201,27 +201,37 @@ def read_value(header: str, what: str, text: str, now: float) -> dict[str, Any]:
         return {what: header_values.parse_count(text)}
     if header in MILLISECONDS:
         return {what: header_values.parse_milliseconds(text)}
-    return {what: header_values.parse_time(text, now), "is_number": header_values.is_number(text)}
+    time = header_values.parse_time(text, now)
+    return {what: time, "is_number": time is None or header_values.is_number(text)}
 
 
 def make_budget(
     fields: Fields, row: Row, name: str, values: Mapping[str, Any], periods: Mapping[str, float]
 ) -> Budget | None:
     """Return None if all values are malformed."""
-    limit, remaining = values.get("limit"), values.get("remaining")
+    limit, remaining = values.get("limit"), find_remaining(fields, name, values)
     after = values.get("reset-after")  # Discord: more exact than its reset
     reset = values.get("reset") if after is None else after
-    if limit is None and remaining is None and reset is None:
+    if {limit, remaining, reset} == {None}:
         return None
-    if remaining is None and fields.get(f"anthropic-ratelimit-{name}-status") == "rejected":
-        remaining = 0
-    stated = values.get("window") or values.get("period") or period_of(name) or row.per
-    name = name or next((fields[header] for header in NAMED_BY if header in fields), "")
-    per = stated or periods.get(name) or periods.get("*")
-    unit = row.unit or unit_of(fields, name)
+    per = values.get("window") or values.get("period") or period_of(name) or row.per
+    name = name or find_name(fields)
+    per = per or periods.get(name, periods.get("*"))
     # Of OpenAI and those like it, a number is the end of a window.
-    gradual = row.gradual and reset is not None and not values["is_number"]
+    gradual = row.gradual and not values.get("is_number", True)
+    unit = row.unit or unit_of(fields, name)
     return Budget(name, limit, remaining, reset, per, unit, gradual=gradual)
+
+
+def find_name(fields: Fields) -> str:
+    return next((fields[header] for header in NAMED_BY if header in fields), "")
+
+
+def find_remaining(fields: Fields, name: str, values: Mapping[str, Any]) -> int | None:
+    """Return what is left: nothing, if Anthropic rejects by a limit that it states no number of."""
+    if "remaining" not in values and fields.get(f"anthropic-ratelimit-{name}-status") == "rejected":
+        return 0
+    return values.get("remaining")
 
 
 def period_of(name: str) -> float | None:

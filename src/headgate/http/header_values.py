@@ -12,6 +12,9 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+T = TypeVar("T")
 
 LONGEST = 10 * 365 * 86_400  # seconds: a longer time is taken for an error
 LONGEST_TEXT = 64  # characters of a number or a time
@@ -62,14 +65,17 @@ def parse_limit(text: str) -> tuple[int | None, float | None]:
 
     A list has one number, and the policies with their windows. Two different numbers are malformed.
     """
-    policies = [part.strip().partition(";") for part in text.split(",")]
-    bare = {number for number, mark, _ in policies if not mark}
-    if len(bare) > 1 or (not bare and len(policies) > 1):
+    items = [item.strip().partition(";") for item in text.split(",")]
+    bare = {number for number, mark, _ in items if not mark}
+    limit = parse_count(find_only(bare or {number for number, _, _ in items}) or "")
+    if limit is None:
         return None, None
-    limit = parse_count(bare.pop() if bare else policies[0][0])
-    windows = [find_window(words) for number, _, words in policies if parse_count(number) == limit]
-    known = {window for window in windows if window is not None}
-    return limit, known.pop() if len(known) == 1 and limit is not None else None
+    windows = {find_window(words) for number, _, words in items if parse_count(number) == limit}
+    return limit, find_only(windows - {None})
+
+
+def find_only(values: set[T]) -> T | None:
+    return next(iter(values)) if len(values) == 1 else None
 
 
 def find_window(words: str) -> float | None:

@@ -194,12 +194,15 @@ def judge(
         return "exhausted"
     if status == 429:
         return judge_429(fields, codes)
-    if status == 403 and is_throttled_403(fields, body, budgets):
-        return "throttled"
     if codes & error_bodies.LIMIT_CODES:
         return "throttled"
-    if find_retry_after(fields, now) is None:
-        return "passed"
+    if status == 403 and is_throttled_403(fields, body, budgets):
+        return "throttled"
+    return "passed" if find_retry_after(fields, now) is None else judge_by_wait(status)
+
+
+def judge_by_wait(status: int) -> Verdict:
+    """Judge another status with a Retry-After. Redirects and accepted jobs have one, too."""
     if status in THROTTLED_WITH_WAIT:
         return "throttled"
     return "overloaded" if status >= 500 or status == REQUEST_TIMEOUT else "passed"
