@@ -67,16 +67,6 @@ def test_each_retry_of_urllib3_is_charged(
     assert Seen.held == [0, 0]
 
 
-def test_connections_that_fail_are_charged_too(session: requests.Session, single: Limiter) -> None:
-    session.mount("http://", HTTPAdapter(max_retries=2))
-    limit(session, single)
-
-    with pytest.raises(requests.ConnectionError):
-        session.get("http://127.0.0.1:1")
-
-    assert used(single.status()) == [0, 3]
-
-
 def test_a_retry_that_may_not_wait_is_refused(
     session: requests.Session, service: Service, name: str
 ) -> None:

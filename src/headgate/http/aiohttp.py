@@ -88,10 +88,15 @@ def limit(
 def make_middleware(chain: LimiterChain[ClientRequest]) -> ClientMiddlewareType:
     async def limited(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         permits = await chain.enter(request)
+        before = request.response  # of an earlier attempt
         try:
             response = await handler(request)
-        except BaseException as error:
-            permits.fail(error)
+        except BaseException:
+            # aiohttp makes the response when it has written the request.
+            if request.response is before:
+                permits.cancel()
+            else:
+                permits.release()
             raise
         permits.apply_feedback(response.status, response.headers)
         if response.connection is None:  # the body has been read, or there is none
@@ -248,14 +253,20 @@ class Call(Generic[T]):
             if self._first is not None:  # nothing was sent
                 give_back([self._first])
 
-    async def enter_attempt(self) -> None:
+    async def attempt(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Take a permit for one attempt; the first attempt has one already.
 
         A permit of a rate holds nothing, so it needs no release.
         """
         first, self._first = self._first, None
-        if first is None:
-            await self._limiter.acquire()
+        permit = first or await self._limiter.acquire()
+        before = request.response
+        try:
+            return await handler(request)
+        except BaseException:
+            if request.response is before:  # it was not sent
+                give_back([permit])
+            raise
 
 
 # The call that sends in this context. None: the request is not a wrapper's.
@@ -267,9 +278,7 @@ CURRENT_CALL: ContextVar[Call[Any] | None] = ContextVar(
 async def limit_by_call(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
     """The middleware in the session of every wrapper: it limits only requests of wrappers."""
     call = CURRENT_CALL.get()
-    if call is not None:
-        await call.enter_attempt()
-    return await handler(request)
+    return await (handler(request) if call is None else call.attempt(request, handler))
 
 
 def make_bucket(rate: object, max_tokens: int) -> Rate:

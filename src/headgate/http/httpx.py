@@ -30,6 +30,9 @@ class Body(httpx_transports.Body, httpx.SyncByteStream): ...
 class AsyncBody(httpx_transports.Body, httpx.AsyncByteStream): ...
 
 
+UNSENT = (httpx.PoolTimeout, httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol)
+
+
 class Transport(
     httpx_transports.Transport[httpx.Request, httpx.Response, httpx.BaseTransport],
     httpx.BaseTransport,
@@ -43,6 +46,7 @@ class Transport(
 
     _body = Body
     _default = httpx.HTTPTransport
+    _unsent = UNSENT
 
 
 class AsyncTransport(
@@ -53,6 +57,7 @@ class AsyncTransport(
 
     _body = AsyncBody
     _default = httpx.AsyncHTTPTransport
+    _unsent = UNSENT
 
 
 TRANSPORTS = {httpx.Client: Transport, httpx.AsyncClient: AsyncTransport}

@@ -30,6 +30,14 @@ class Body(httpx_transports.Body, httpx2.SyncByteStream): ...
 class AsyncBody(httpx_transports.Body, httpx2.AsyncByteStream): ...
 
 
+UNSENT = (
+    httpx2.PoolTimeout,
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.UnsupportedProtocol,
+)
+
+
 class Transport(
     httpx_transports.Transport[httpx2.Request, httpx2.Response, httpx2.BaseTransport],
     httpx2.BaseTransport,
@@ -41,6 +49,7 @@ class Transport(
 
     _body = Body
     _default = httpx2.HTTPTransport
+    _unsent = UNSENT
 
 
 class AsyncTransport(
@@ -51,6 +60,7 @@ class AsyncTransport(
 
     _body = AsyncBody
     _default = httpx2.AsyncHTTPTransport
+    _unsent = UNSENT
 
 
 TRANSPORTS = {httpx2.Client: Transport, httpx2.AsyncClient: AsyncTransport}

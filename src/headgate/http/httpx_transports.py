@@ -13,7 +13,14 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import LONGEST_READ, MOST_READ, decode
 from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
-from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place
+from headgate.http.limiter_chain import (
+    CallPermits,
+    Exempt,
+    Key,
+    LimiterChain,
+    Place,
+    mark_unsent,
+)
 from headgate.limiter import Limiter
 
 Req = TypeVar("Req")
@@ -27,7 +34,8 @@ def find_place(request: Any) -> Place:
 
 class LimitedTransport(Generic[Req, Inner]):
     _body: type[Any]  # the client's type of a body
-    _default: type[Any]  # the client's own transport
+    _default: type[Any]  # the client's own transport, which reports its steps
+    _unsent: tuple[type[Exception], ...]  # errors of any transport that come before the sending
 
     def __init__(
         self,
@@ -52,6 +60,12 @@ class LimitedTransport(Generic[Req, Inner]):
         transport._chain, transport._inner = chain, inner
         return transport
 
+    def _fail(self, error: BaseException, permits: CallPermits, steps: Steps) -> None:
+        reports = isinstance(self._inner, self._default)
+        if not steps.sent and (reports or isinstance(error, self._unsent)):
+            mark_unsent(error)
+        permits.fail(error, sent=steps.sent)
+
     def _hold(self, response: Any, permits: CallPermits, body: bytes) -> None:
         """Apply the response to the limiters, and keep the permits while it has a body to read."""
         permits.apply_feedback(response.status_code, response.headers, body)
@@ -68,13 +82,14 @@ class Transport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
         """Send one attempt. The client calls this."""
         permits = self._chain.enter_sync(request)
         body = b""
-        try:
-            response: Res = self._inner.handle_request(request)
-            if permits.needs_body(response):
-                body = read_ahead(response)
-        except BaseException as error:
-            permits.fail(error)
-            raise
+        with Steps(request) as steps:
+            try:
+                response: Res = self._inner.handle_request(request)
+                if permits.needs_body(response):
+                    body = read_ahead(response)
+            except BaseException as error:
+                self._fail(error, permits, steps)
+                raise
         self._hold(response, permits, body)
         return response
 
@@ -95,13 +110,14 @@ class AsyncTransport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
         """Send one attempt. The client calls this."""
         permits = await self._chain.enter(request)
         body = b""
-        try:
-            response: Res = await self._inner.handle_async_request(request)
-            if permits.needs_body(response):
-                body = await aread_ahead(response)
-        except BaseException as error:
-            permits.fail(error)
-            raise
+        with AsyncSteps(request) as steps:
+            try:
+                response: Res = await self._inner.handle_async_request(request)
+                if permits.needs_body(response):
+                    body = await aread_ahead(response)
+            except BaseException as error:
+                self._fail(error, permits, steps)
+                raise
         self._hold(response, permits, body)
         return response
 
@@ -134,6 +150,52 @@ def limit_client(client: Any, chain: LimiterChain[Any], transports: Transports) 
             }
             return True
     return False
+
+
+# What was sent -----------------------------------------------------------------------------------
+
+
+class Steps:
+    """Notes whether the connection has begun to send a request: only then does it cost something.
+
+    httpcore, under the client's own transport, calls the extension `trace` of a request at each
+    step. Another transport may report none.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self.sent = False
+        self._extensions = request.extensions
+        self._others: Any = None  # the user's own, or that of a limiter around this one
+
+    def __enter__(self) -> Self:
+        self._others = self._extensions.get("trace")
+        self._extensions["trace"] = self.trace
+        return self
+
+    def __exit__(self, *outcome: object) -> None:
+        if self._others is None:
+            self._extensions.pop("trace", None)
+        else:
+            self._extensions["trace"] = self._others
+
+    def trace(self, step: str, details: Mapping[str, Any]) -> Any:
+        self._note(step, details)
+        if self._others is not None:
+            self._others(step, details)
+
+    def _note(self, step: str, details: Mapping[str, Any]) -> None:
+        # A CONNECT goes to a proxy, and the service does not see it.
+        if step.endswith(".send_request_headers.started"):
+            self.sent = self.sent or details["request"].method != b"CONNECT"
+
+
+class AsyncSteps(Steps):
+    """`Steps` for coroutines."""
+
+    async def trace(self, step: str, details: Mapping[str, Any]) -> None:
+        self._note(step, details)
+        if self._others is not None:
+            await self._others(step, details)
 
 
 # Bodies that hold permits ----------------------------------------------------------------------

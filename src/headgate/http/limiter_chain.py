@@ -63,11 +63,21 @@ class CallPermits:
         """Return whether the end of the response matters: a permit still holds capacity."""
         return any(permit.held for _, permit in self.granted)
 
-    def fail(self, error: BaseException) -> None:
-        """End the call with `error`. Refund it if a chain inside this one left it unsent."""
-        if UNSENT in vars(error):
-            give_back(permit for _, permit in self.granted)
+    def cancel(self) -> None:
+        """End a call that was never sent: all that was charged goes back."""
+        give_back(permit for _, permit in self.granted)
+        self.granted = []
         self.release()
+
+    def fail(self, error: BaseException, *, sent: bool) -> None:
+        """End the call with `error`. It costs nothing if the error is marked as unsent.
+
+        `sent`: the client began to send nevertheless. A layer in between may have sent it before.
+        """
+        if UNSENT in vars(error) and not sent:
+            self.cancel()
+        else:
+            self.release()
 
     def watch_body(self, response: Any) -> None:
         """For subclasses: the headers have come, and the body is not read yet."""
@@ -109,8 +119,8 @@ class LimiterChain(Generic[R]):
                 permits.granted.append((limiter, permit))
             permits.departure = depart(self._find_place(request).host)
         except BaseException as error:
-            give_back(permit for _, permit in permits.granted)
-            vars(error)[UNSENT] = True
+            permits.cancel()
+            mark_unsent(error)
             raise
         return permits
 
@@ -123,8 +133,8 @@ class LimiterChain(Generic[R]):
                 permits.granted.append((limiter, permit))
             permits.departure = depart(self._find_place(request).host)
         except BaseException as error:
-            give_back(permit for _, permit in permits.granted)
-            vars(error)[UNSENT] = True
+            permits.cancel()
+            mark_unsent(error)
             raise
         return permits
 
@@ -145,6 +155,11 @@ class LimiterChain(Generic[R]):
             matches(rule, place) if isinstance(rule, str) else rule(request)
             for rule in self._exempt
         )
+
+
+def mark_unsent(error: BaseException) -> None:
+    """Note that the request was not sent, for all chains that `error` passes."""
+    vars(error)[UNSENT] = True
 
 
 def give_back(permits: Iterable[Permit]) -> None:

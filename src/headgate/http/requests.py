@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import ismethod
+from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakMethod
@@ -19,10 +20,19 @@ from headgate.missing_extra import extra
 with extra("requests"):
     from requests import PreparedRequest, Response, Session
     from requests.adapters import BaseAdapter, HTTPAdapter
+    from requests.exceptions import ConnectTimeout, InvalidSchema, InvalidURL
+    from urllib3.exceptions import ConnectTimeoutError, ProxyError, SSLError
     from urllib3.util.retry import Retry
 
     from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
-    from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place
+    from headgate.http.limiter_chain import (
+        CallPermits,
+        Exempt,
+        Key,
+        LimiterChain,
+        Place,
+        mark_unsent,
+    )
 
 from headgate.limiter import Limiter
 from headgate.validation import show
@@ -194,10 +204,25 @@ class Attempt:
         try:
             yield self
         except BaseException as error:
-            self.permits.fail(error)
+            if isinstance(error, UNSENT):
+                mark_unsent(error)
+            self.permits.fail(error, sent=False)
             raise
         finally:
             IN_PROGRESS.reset(before)
+
+
+UNSENT = (ConnectTimeout, InvalidSchema, InvalidURL)  # errors of any adapter
+
+
+def came_before_sending(error: Exception | None) -> bool:
+    """Return whether a try ended before the request was sent: it has not reached its server.
+
+    With a ProxyError, the proxy was not reached. A certificate is checked before the sending.
+    """
+    if isinstance(error, SSLError):
+        return bool(error.args) and isinstance(error.args[0], SSLCertVerificationError)
+    return isinstance(error, ConnectTimeoutError | ProxyError)
 
 
 IN_PROGRESS: ContextVar[tuple[Attempt, ...]] = ContextVar(
@@ -221,11 +246,17 @@ def limit_retry_class(kind: type[Retry]) -> type[Retry]:
         passes_limiters = True
 
         def increment(self, *arguments: Any, **options: Any) -> Retry:
-            """Apply the response. urllib3 calls this for each failed try, the last included."""
+            """Apply the response, or refund a try that was not sent.
+
+            urllib3 calls this for each failed try, the last included.
+            """
             response: BaseHTTPResponse | None = options.get("response")
-            if response is not None:
-                for attempt in IN_PROGRESS.get():
+            unsent = came_before_sending(options.get("error"))
+            for attempt in IN_PROGRESS.get():
+                if response is not None:
                     attempt.permits.apply_feedback(response.status, response.headers)
+                if unsent:
+                    attempt.permits.cancel()
             rest: Retry = super().increment(*arguments, **options)
             return rest
 

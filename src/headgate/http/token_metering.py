@@ -106,11 +106,11 @@ class MeteredPermits(CallPermits):
         return True
 
     def watch_body(self, response: Any) -> None:
-        """Read the usage of a response. A refusal or a redirect used no tokens.
+        """Read the usage of a response. A refusal, a redirect or a 5xx used no tokens.
 
         A body that is complete already, as a mock's is, is not compressed any more.
         """
-        self._is_refused = 300 <= response.status_code < 500
+        self._is_refused = response.status_code >= 300
         if self._asked is None or not 200 <= response.status_code < 300:
             return
         complete = response.is_closed
