@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from headgate.closing import CLOSINGS
 from headgate.errors import CostExceedsCapacityError
+from headgate.stores import registry
 from headgate.threads import snapshot
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ def queue_of(owner: Any) -> Any:
 
 def store_of(owner: Any) -> Any:
     return owner._store
+
+
+def state_of(limiter: Limiter) -> tuple[Store, str, str | None]:
+    """Return what all limiters of one state have in common, whatever their limits and options."""
+    return registry.store_of(limiter._options["store"]), limiter.name, limiter.key
 
 
 def limiters_in(store: Store) -> list[Limiter]:

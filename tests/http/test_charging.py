@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 import requests
 import trustme
+from aiohttp import web
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
@@ -328,6 +329,54 @@ async def test_the_classic_wrapper_returns_the_token_of_a_call_without_a_connect
             pass
 
         assert used(client._limiter.status()) == [2]
+
+
+# Requests that are sent again ------------------------------------------------------------------
+
+
+class Guarded(Service):
+    """A service that asks for digest authentication, and takes any."""
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if "Authorization" not in request.headers:
+            challenge = 'Digest realm="r", nonce="n", qop="auth", algorithm=SHA-256'
+            return web.Response(status=401, headers={"WWW-Authenticate": challenge}, text="Who?")
+        return await super()._answer(request)
+
+
+async def get_digested(kind: str, url: str, *limiters: Limiter) -> int:
+    """GET with the client's own digest authentication, and a layer for each limiter."""
+    if kind == "requests":
+        session = requests.Session()
+        for limiter in limiters:
+            LIMITS[kind](session, limiter)
+        with session:
+            return session.get(url, auth=requests.auth.HTTPDigestAuth("u", "p")).status_code
+    if kind == "aiohttp":
+        digest = aiohttp.DigestAuthMiddleware("u", "p")
+        async with aiohttp.ClientSession(middlewares=(digest,)) as client:
+            for limiter in limiters:
+                LIMITS[kind](client, limiter)
+            async with client.get(url) as response:
+                return response.status
+    library, _ = LIBRARIES[kind.removesuffix("-sync")]
+    client = (library.Client if "sync" in kind else library.AsyncClient)(verify=TLS)
+    for limiter in limiters:
+        LIMITS[kind](client, limiter)
+    answer = client.get(url, auth=library.DigestAuth("u", "p"))
+    status = (answer if "sync" in kind else await answer).status_code
+    await (asyncio.to_thread(client.close) if "sync" in kind else client.aclose())
+    return int(status)
+
+
+async def test_each_request_of_digest_authentication_is_charged_once(kind: str, name: str) -> None:
+    """By each layer, with room for one call at a time: the first request gives its permit back."""
+    first, second = (Limiter(f"{name}-{its}", Concurrency(1), "9/hour") for its in (1, 2))
+    with Guarded() as service:
+        assert await soon(get_digested(kind, service.url, first, second)) == 200
+
+        assert service.calls == 2
+    assert used(await at_rest(first)) == used(await at_rest(second)) == [0, 2]
 
 
 async def test_a_layer_around_a_refused_layer_costs_nothing(

@@ -67,9 +67,9 @@ async def test_a_task_that_is_cancelled_at_the_second_limiter_gives_the_first_ba
 
 
 async def test_permits_may_be_released_twice_and_from_a_thread(name: str) -> None:
-    limiter = Limiter(name, Concurrency(2))
-    permits = await chain_of(limiter, limiter).enter(Place("host", "/"))
-    assert (permits.needs_end(), used(limiter.status())) == (True, [2])
+    limiter, other = Limiter(name, Concurrency(2)), Limiter(f"{name}-2", Concurrency(2))
+    permits = await chain_of(limiter, other).enter(Place("host", "/"))
+    assert (permits.needs_end(), used(limiter.status())) == (True, [1])
 
     await asyncio.to_thread(permits.release)
     permits.release()

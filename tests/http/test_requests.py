@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 import threading
 from collections.abc import Iterator
@@ -140,6 +142,43 @@ def test_limit_keeps_a_sessions_adapters_and_proxy(
     assert session.get("http://host/by-proxy", proxies={"http": service.url}).status_code == 200
     assert service.paths == ["/by-proxy"]
     assert used(limiter["host"].status()) == [1]
+
+
+def test_a_limited_session_keeps_its_retries(
+    session: requests.Session, service: Service, single: Limiter
+) -> None:
+    """They can be read and set as before, and pass the limiter."""
+    session.mount("http://", HTTPAdapter(max_retries=Seen(3, note="mine")))
+    limit(session, single)
+    adapter: Any = session.get_adapter("http://")
+    Seen.limiter, Seen.held, service.failures = single, [], 2
+
+    assert (adapter.max_retries.total, adapter.max_retries.note) == (3, "mine")
+    assert isinstance(adapter.max_retries, Seen)
+    adapter.max_retries = 7
+    assert adapter.max_retries.total == adapter.inner.max_retries.total == 7
+    adapter.max_retries = Seen(4, status_forcelist=[503], note="mine")
+    assert session.get(f"{service.url}/flaky").status_code == 200
+
+    assert (service.calls, Seen.held, used(single.status())) == (3, [0, 0], [0, 3])
+
+
+@pytest.mark.parametrize("remake", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_limited_session_can_be_pickled(
+    session: requests.Session, service: Service, single: Limiter, remake: Any
+) -> None:
+    """Its copy shares the limiter, and retries in the same way."""
+    other = Limiter(f"{single.name}-2", "9/hour")
+    session.mount("http://", HTTPAdapter(max_retries=Retry(3, status_forcelist=[503])))
+    limit(limit(session, single, exempt=["/health"]), other, key="host")
+    service.failures = 2
+
+    with remake(session) as again:
+        assert again.get(f"{service.url}/flaky").status_code == 200
+        assert again.get(f"{service.url}/health").status_code == 200
+
+    assert used(single.status()) == [0, 3]
+    assert used(other["127.0.0.1"].status()) == [4]
 
 
 def test_an_adapter_is_mounted_by_hand(

@@ -60,7 +60,7 @@ def middleware(
     The other arguments and all errors: as in `headgate.http.httpx.limit`.
     """
     options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
-    return make_middleware(LimiterChain("middleware", limiters, key, exempt, find_place, options))
+    return Limiting(LimiterChain("middleware", limiters, key, exempt, find_place, options))
 
 
 def limit(
@@ -81,13 +81,20 @@ def limit(
     """
     options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
     chain = LimiterChain("limit", limiters, key, exempt, find_place, options)
-    add_middleware(check_session("limit", session), make_middleware(chain))
+    before = check_session("limit", session)._middlewares
+    chain.check_beside(each.chain for each in before if isinstance(each, Limiting))
+    add_middleware(session, Limiting(chain))
     return session
 
 
-def make_middleware(chain: LimiterChain[ClientRequest]) -> ClientMiddlewareType:
-    async def limited(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        permits = await chain.enter(request)
+class Limiting:
+    """The middleware of one chain."""
+
+    def __init__(self, chain: LimiterChain[ClientRequest]) -> None:
+        self.chain = chain
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        permits = await self.chain.enter(request)
         before = request.response  # of an earlier attempt
         try:
             response = await handler(request)
@@ -104,8 +111,6 @@ def make_middleware(chain: LimiterChain[ClientRequest]) -> ClientMiddlewareType:
         elif permits.needs_end():
             response.connection.add_callback(permits.release)
         return response
-
-    return limited
 
 
 def find_place(request: ClientRequest) -> Place:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
+from copy import copy
 from time import monotonic
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
@@ -52,6 +53,7 @@ class LimitedTransport(Generic[Req, Inner]):
         self._chain: LimiterChain[Req] = LimiterChain(
             type(self).__name__, limiters, key, exempt, find_place, options
         )
+        self._chain.check_beside(chains_in(inner))
         self._inner: Any = self._default() if inner is None else inner
 
     @classmethod
@@ -143,6 +145,8 @@ def limit_client(client: Any, chain: LimiterChain[Any], transports: Transports) 
     """
     for kind, transport in transports.items():
         if isinstance(client, kind):
+            for each in (client._transport, *client._mounts.values()):
+                chain.check_beside(chains_in(each))
             client._transport = transport.around(client._transport, chain)
             client._mounts = {
                 pattern: inner and transport.around(inner, chain)
@@ -150,6 +154,30 @@ def limit_client(client: Any, chain: LimiterChain[Any], transports: Transports) 
             }
             return True
     return False
+
+
+def chains_in(transport: Any) -> Iterator[LimiterChain[Any]]:
+    """The limiters that a request of `transport` passes already, as far as they are in sight."""
+    while isinstance(transport, LimitedTransport):
+        yield transport._chain
+        transport = transport._inner
+
+
+def copy_client(client: Any) -> Any:
+    """Return a copy of a client that uses the same connections, and can be limited alone.
+
+    The SDKs' clients close when they are collected. This copy leaves that to the original, which it
+    keeps alive: other users of the original may have calls under way.
+    """
+    own, kind = copy(client), type(client)
+    own.__class__ = type(kind.__name__, (kind,), {"__del__": leave_open})
+    own.headers = client.headers  # in an object of its own
+    own._original = client
+    return own
+
+
+def leave_open(client: Any) -> None:
+    """Close nothing."""
 
 
 # What was sent -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from headgate.http.error_bodies import says_more_than_headers
 from headgate.http.feedback import Feedback, FeedbackOptions
 from headgate.http.redirects import Departure, depart
-from headgate.internals import acquire_estimated, acquire_estimated_sync, refund
+from headgate.internals import acquire_estimated, acquire_estimated_sync, refund, state_of
 from headgate.limiter import Limiter
 from headgate.permit import Permit
 from headgate.validation import show
@@ -104,11 +104,18 @@ class LimiterChain(Generic[R]):
         options: FeedbackOptions,
     ) -> None:
         """`call`: the user's call, for error messages."""
+        self._call = call
         self._feedback = options.check(call)
         self._limiters = check_limiters(call, limiters)
         self._key = check_key(call, limiters, key)
         self._exempt = check_exempt(call, exempt)
         self._find_place = find_place
+
+    def check_beside(self, others: Iterable[LimiterChain[Any]]) -> None:
+        """Refuse the limiters of `others`, which the same requests pass."""
+        check_repeats(
+            self._call, [limiter for other in others for limiter in other._limiters], self._limiters
+        )
 
     async def enter(self, request: R) -> CallPermits:
         """Get the permits for one attempt. On a failure, those that were granted go back."""
@@ -191,7 +198,20 @@ def check_limiters(call: str, limiters: tuple[Limiter, ...]) -> tuple[Limiter, .
                 f"{call} got {show(limiter)} as a limiter: write a Limiter, such as "
                 "Limiter('api', '100/minute')."
             )
+    for number, limiter in enumerate(limiters):
+        check_repeats(call, limiters[:number], [limiter])
     return limiters
+
+
+def check_repeats(call: str, taken: Sequence[Limiter], limiters: Sequence[Limiter]) -> None:
+    """Refuse one of `limiters` whose state a request has a permit of already."""
+    states = [state_of(limiter) for limiter in taken]
+    for limiter in limiters:
+        if state_of(limiter) in states:
+            raise ValueError(
+                f"{call} got {limiter!r} twice for the same requests: each of them would be "
+                "charged twice, and could wait for its own permit; name the limiter once."
+            )
 
 
 def check_key(call: str, limiters: tuple[Limiter, ...], key: Key[R]) -> Key[R]:

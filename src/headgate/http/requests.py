@@ -64,6 +64,7 @@ class Adapter(BaseAdapter):
     ) -> None:
         options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
         chain = LimiterChain("Adapter", limiters, key, exempt, find_place, options)
+        chain.check_beside(chains_in(inner))
         self._wrap(HTTPAdapter() if inner is None else inner, chain)
 
     @classmethod
@@ -75,7 +76,7 @@ class Adapter(BaseAdapter):
     def _wrap(self, inner: BaseAdapter, chain: LimiterChain[PreparedRequest]) -> None:
         super().__init__()
         self.inner = inner
-        self._chain = chain
+        self.chain = chain
         if isinstance(inner, HTTPAdapter):
             inner.max_retries = limit_retries(inner.max_retries)
 
@@ -83,12 +84,25 @@ class Adapter(BaseAdapter):
         self, request: PreparedRequest, stream: bool = False, *arguments: Any, **options: Any
     ) -> Response:
         """Send one request, with urllib3's retries. The session calls this."""
-        with Attempt(self._chain, request).in_progress() as attempt:
+        with Attempt(self.chain, request).in_progress() as attempt:
             response = self.inner.send(request, stream, *arguments, **options)
         body = read_refusal(response, attempt.permits, stream)
         attempt.permits.apply_feedback(response.status_code, response.headers, body)
         hold(response.raw, attempt.permits)
+        sender: Any = self
+        response.connection = sender  # by which HTTPDigestAuth and others send again
         return response
+
+    @property
+    def max_retries(self) -> Any:
+        """The retries of the inner adapter, which may be set at any time."""
+        inner: Any = self.inner
+        return inner.max_retries
+
+    @max_retries.setter
+    def max_retries(self, retries: Any) -> None:
+        inner: Any = self.inner
+        inner.max_retries = limit_retries(Retry.from_int(retries))
 
     def close(self) -> None:
         """Close the inner adapter."""
@@ -120,9 +134,18 @@ def limit(
     chain = LimiterChain("limit", limiters, key, exempt, find_place, options)
     if not isinstance(session, Session):
         raise TypeError(f"limit({show(session)}): a session is a requests.Session.")
+    for inner in session.adapters.values():
+        chain.check_beside(chains_in(inner))
     for prefix, inner in session.adapters.items():
         session.adapters[prefix] = Adapter.around(inner, chain)
     return session
+
+
+def chains_in(adapter: BaseAdapter | None) -> Iterator[LimiterChain[PreparedRequest]]:
+    """The limiters that a request of `adapter` passes already, as far as they are in sight."""
+    while isinstance(adapter, Adapter):
+        yield adapter.chain
+        adapter = adapter.inner
 
 
 def find_place(request: PreparedRequest) -> Place:
@@ -244,6 +267,11 @@ def limit_retry_class(kind: type[Retry]) -> type[Retry]:
 
     class LimitedRetry(kind):  # type: ignore[misc, valid-type]  # the user's class
         passes_limiters = True
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            plain: Retry = object.__new__(kind)  # pickle finds no class of a function
+            plain.__dict__.update(self.__dict__)
+            return limit_retries, (plain,)
 
         def increment(self, *arguments: Any, **options: Any) -> Retry:
             """Apply the response, or refund a try that was not sent.

@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from headgate.http.feedback import Feedback, FeedbackOptions
-from headgate.http.httpx_transports import Transports, content_of, find_place, limit_client
+from headgate.http.httpx_transports import (
+    Transports,
+    content_of,
+    copy_client,
+    find_place,
+    limit_client,
+)
 from headgate.http.limiter_chain import (
     CallPermits,
     Exempt,
@@ -152,14 +158,15 @@ class MeteredPermits(CallPermits):
 def limit_sdk(
     client: Any, kinds: tuple[type[Any], ...], transports: Transports, chain: TokenChain
 ) -> None:
-    """Limit the HTTP client inside `client`.
+    """Limit a copy of the HTTP client inside `client`: others, as of `with_options`, may share it.
 
     Set the codings here, too: some clients sign their headers before `_new_permits`.
     """
-    inside: Any = getattr(client, "_client", None)
-    if not (isinstance(client, kinds) and limit_client(inside, chain, transports)):
+    inside: Any = copy_client(client._client) if isinstance(client, kinds) else None
+    if not limit_client(inside, chain, transports):
         names = " or an ".join(
             f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds
         )
         raise TypeError(f"limit({show(client)}): a client is an {names}, on httpx2.")
     inside.headers["accept-encoding"] = CODINGS
+    client._client = inside
