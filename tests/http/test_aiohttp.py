@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -12,7 +13,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Rate
 from headgate.gate.compile import rule_of
-from headgate.http.aiohttp import RateLimiter, limit, make_bucket, middleware
+from headgate.http.aiohttp import CARRIED, RateLimiter, limit, make_bucket, middleware
 from headgate.stores.memory.store import MemoryStore
 from tests.http.service import Service
 from tests.virtual import VirtualClock
@@ -68,10 +69,83 @@ async def test_a_dropped_response_keeps_its_permit_as_long_as_its_connection(
     elif "closed" in end:
         await session.close()
 
-    while held(await one.astatus()):
-        await asyncio.sleep(0.001)
-        gc.collect()
+    await soon(at_rest(one))
     await session.close()
+
+
+BODIES = {
+    "stalls before its first byte": b"Content-Length: 1000\r\n\r\n",
+    "stalls in the middle": b"Content-Length: 1000\r\n\r\n" + b"x" * 100,
+    "stalls in a chunk": b"Transfer-Encoding: chunked\r\n\r\n5\r\nhel",
+    "stalls compressed": b"Content-Encoding: gzip\r\nContent-Length: 1000\r\n\r\n",
+    "has no length": b"\r\n" + b"x" * 100,
+    "is larger than the buffer": b"Content-Length: 9000000\r\n\r\n" + b"x" * 8_000_000,
+}
+
+
+@asynccontextmanager
+async def stalling(body: bytes) -> AsyncIterator[tuple[str, list[asyncio.StreamWriter]]]:
+    """The address of a server whose answers do not end, and its side of the connections."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n" + body)
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", writers
+        for writer in writers:
+            writer.transport.abort()
+
+
+@pytest.mark.filterwarnings("ignore:Unclosed connection")  # aiohttp warns of the dropped response
+@pytest.mark.parametrize("end", ["session closed", "connection lost", "connection reset"])
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("body", BODIES)
+async def test_a_stalled_response_ends_with_its_connection(
+    name: str, body: str, kept: bool, end: str
+) -> None:
+    """Without a collection of garbage, whether the caller keeps the response or has dropped it.
+
+    While aiohttp's buffer is full, it does not look whether the server is still there.
+    """
+    if "larger" in body and end != "session closed":
+        return
+    limiter = Limiter(name, Concurrency(1))
+    async with stalling(BODIES[body]) as (url, writers), aiohttp.ClientSession() as session:
+        response: Any = await soon(limit(session, limiter).get(url))
+        if not kept:
+            response = None
+        gc.disable()
+        try:
+            assert held(limiter.status()) == 1
+            if end == "session closed":
+                await session.close()
+            elif end == "connection lost":
+                writers[0].close()
+            else:
+                writers[0].transport.abort()
+            await soon(at_rest(limiter))
+        finally:
+            gc.enable()
+        if response is not None:
+            response.close()
+    gc.collect()
+
+
+async def test_a_connection_keeps_no_permit_of_a_call_that_is_over(
+    session: aiohttp.ClientSession, service: Service, one: Limiter
+) -> None:
+    """It serves many calls, one after the other."""
+    async with limit(session, one).get(f"{service.url}/stream") as response:
+        assert response.connection is not None
+        carried = CARRIED[response.connection.protocol]
+        assert len(carried.permits) == 1
+        service.finish()
+        await response.read()
+
+    assert carried.permits == set()
 
 
 async def test_a_websocket_holds_its_permit_until_it_is_closed(

@@ -5,9 +5,11 @@ A call ends when its response gives the connection back.
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from headgate.missing_extra import extra
 
@@ -23,7 +25,14 @@ with extra("aiohttp"):
     from aiohttp.typedefs import StrOrURL
 
     from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
-    from headgate.http.limiter_chain import Exempt, Key, LimiterChain, Place, give_back
+    from headgate.http.limiter_chain import (
+        CallPermits,
+        Exempt,
+        Key,
+        LimiterChain,
+        Place,
+        give_back,
+    )
 
 from headgate.limiter import Limiter
 from headgate.limits import Rate
@@ -31,6 +40,9 @@ from headgate.permit import Permit
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike
 from headgate.validation import positive_int, show
+
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
 
 __all__ = ["RateLimiter", "limit", "middleware"]
 
@@ -109,8 +121,48 @@ class Limiting:
         if response.connection is None:  # the body has been read, or there is none
             permits.release()
         elif permits.needs_end():
-            response.connection.add_callback(permits.release)
+            release_with(response.connection, permits)
         return response
+
+
+class Carried:
+    """The permits of the responses that one connection carries now.
+
+    A connection that is lost calls none of its callbacks: the response may still be in use, or be
+    garbage that is not collected yet. For the server, its call is over.
+    """
+
+    def __init__(self, closed: Future[None]) -> None:
+        self.permits: set[CallPermits] = set()
+        closed.add_done_callback(self._release_all)
+
+    def _release_all(self, closed: Future[None]) -> None:
+        if not closed.cancelled():
+            closed.exception()  # otherwise asyncio would log it as never retrieved
+        for permits in self.permits.copy():
+            permits.release()
+
+
+# By the protocols of connections, which serve one request after the other.
+CARRIED: WeakKeyDictionary[object, Carried] = WeakKeyDictionary()
+
+
+def release_with(connection: Connection, permits: CallPermits) -> None:
+    """Release `permits` when the connection is given back, closed or lost."""
+    closed = None if connection.protocol is None else connection.protocol.closed
+    if closed is None:  # it is lost already
+        permits.release()
+        return
+    carried = CARRIED.get(connection.protocol)
+    if carried is None:
+        carried = CARRIED[connection.protocol] = Carried(closed)
+    carried.permits.add(permits)
+
+    def end() -> None:
+        carried.permits.discard(permits)
+        permits.release()
+
+    connection.add_callback(end)
 
 
 def find_place(request: ClientRequest) -> Place:
