@@ -87,6 +87,8 @@ class Transport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
         with Steps(request) as steps:
             try:
                 response: Res = self._inner.handle_request(request)
+                if is_cached(response):
+                    permits.disregard(sent=steps.sent)
                 if permits.needs_body(response):
                     body = read_ahead(response)
             except BaseException as error:
@@ -115,6 +117,8 @@ class AsyncTransport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
         with AsyncSteps(request) as steps:
             try:
                 response: Res = await self._inner.handle_async_request(request)
+                if is_cached(response):
+                    permits.disregard(sent=steps.sent)
                 if permits.needs_body(response):
                     body = await aread_ahead(response)
             except BaseException as error:
@@ -224,6 +228,17 @@ class AsyncSteps(Steps):
         self._note(step, details)
         if self._others is not None:
             await self._others(step, details)
+
+
+def is_cached(response: Any) -> bool:
+    """Return whether a transport below this one has the response from its cache: that of hishel."""
+    extensions = response.extensions
+    caching = extensions.get("caching")
+    return bool(
+        caching["from_cache"]
+        if isinstance(caching, dict) and "from_cache" in caching
+        else extensions.get("hishel_from_cache") or extensions.get("from_cache")  # before 2.0
+    )
 
 
 # Bodies that hold permits ----------------------------------------------------------------------

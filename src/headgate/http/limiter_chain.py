@@ -69,6 +69,15 @@ class CallPermits:
         self.granted = []
         self.release()
 
+    def disregard(self, *, sent: bool) -> None:
+        """End with the response of a cache: it says nothing of today.
+
+        `sent`: the cache has asked the server whether it still holds, which is a call.
+        """
+        self._apply_feedback = None
+        if not sent:
+            self.cancel()
+
     def fail(self, error: BaseException, *, sent: bool) -> None:
         """End the call with `error`. It costs nothing if the error is marked as unsent.
 

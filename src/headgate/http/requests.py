@@ -86,6 +86,8 @@ class Adapter(BaseAdapter):
         """Send one request, with urllib3's retries. The session calls this."""
         with Attempt(self.chain, request).in_progress() as attempt:
             response = self.inner.send(request, stream, *arguments, **options)
+            if is_cached(response):
+                attempt.permits.disregard(sent=attempt.sent)
         body = read_refusal(response, attempt.permits, stream)
         attempt.permits.apply_feedback(response.status_code, response.headers, body)
         hold(response.raw, attempt.permits)
@@ -139,6 +141,12 @@ def limit(
     for prefix, inner in session.adapters.items():
         session.adapters[prefix] = Adapter.around(inner, chain)
     return session
+
+
+def is_cached(response: Response) -> bool:
+    """Return whether the inner adapter has it from its cache: that of CacheControl or hishel."""
+    attributes, headers = vars(response), response.headers
+    return bool(attributes.get("from_cache")) or headers.get("X-Hishel-From-Cache") == "true"
 
 
 def chains_in(adapter: BaseAdapter | None) -> Iterator[LimiterChain[PreparedRequest]]:
@@ -203,9 +211,12 @@ def then_release(method: Callable[[], None], permits: CallPermits) -> Callable[[
 
 
 class Attempt:
-    """A request that an adapter sends, with the permits of the present try."""
+    """A request that an adapter sends, with the permits of the present try.
 
-    __slots__ = ("_chain", "_request", "permits")
+    `sent`: urllib3 has sent the present try. It has not when a cache answers.
+    """
+
+    __slots__ = ("_chain", "_request", "permits", "sent")
 
     def __init__(self, chain: LimiterChain[PreparedRequest], request: PreparedRequest) -> None:
         self._chain = chain
@@ -213,6 +224,7 @@ class Attempt:
         self.begin_try()
 
     def begin_try(self) -> None:
+        self.sent = False
         self.permits = self._chain.enter_sync(self._request)
 
     def end_try(self) -> None:
@@ -272,6 +284,12 @@ def limit_retry_class(kind: type[Retry]) -> type[Retry]:
             plain: Retry = object.__new__(kind)  # pickle finds no class of a function
             plain.__dict__.update(self.__dict__)
             return limit_retries, (plain,)
+
+        def is_retry(self, *arguments: Any, **options: Any) -> bool:
+            """Note that a response has come. urllib3 calls this for each."""
+            for attempt in IN_PROGRESS.get():
+                attempt.sent = True
+            return bool(super().is_retry(*arguments, **options))
 
         def increment(self, *arguments: Any, **options: Any) -> Retry:
             """Apply the response, or refund a try that was not sent.
