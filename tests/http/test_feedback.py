@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import requests
+from aiohttp import web
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 import headgate.http.requests
 from headgate import Concurrency, Limiter, Quota, Rate, Window
 from headgate.gate.compile import Declaration, rules_of
-from headgate.http import feedback
+from headgate.http import feedback, limiter_chain
 from headgate.http.adoption import Adoption
 from headgate.http.feedback import HEED_AT_MOST, Feedback
+from headgate.http.limiter_chain import CallPermits
 from headgate.http.redirects import depart
 from headgate.internals import queue_of
 from headgate.stores.memory.store import MemoryStore
@@ -122,6 +125,65 @@ async def test_the_body_of_a_refusal_is_applied(
     assert await pause_of(plenty) == pytest.approx(
         60 * len(headers) if kind == "aiohttp" else wait, abs=1
     )
+
+
+class Late(Service):
+    """It sends the headers of a refusal at once, and the body when `finish` is called."""
+
+    refusal: tuple[int, dict[str, str], str] = (429, MINUTE, SPENT)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        assert self._finish is not None
+        status, headers, body = self.refusal
+        response = web.StreamResponse(status=status, headers=headers)
+        response.content_type = "application/json"
+        await response.prepare(request)
+        while not self._finish.is_set() and "drips" in request.path:
+            await response.write(b" ")
+            await asyncio.sleep(0.01)
+        await self._finish.wait()
+        await response.write(body.encode())
+        return response
+
+
+@pytest.mark.parametrize("body", ["stalls", "drips"])
+async def test_a_late_body_does_not_delay_a_pause(
+    clients: Clients, plenty: Limiter, body: str
+) -> None:
+    """The headers hold the fleet, and the caller still gets the response. Then it is too late for
+    the body to say that no wait helps.
+    """
+    with Late() as service:
+        call = asyncio.ensure_future(clients(plenty, timeout=60).get(f"{service.url}/{body}"))
+        await until(lambda status: (status.retry_after or 0) > 50, plenty)
+        assert not call.done()
+
+        service.finish()
+        assert await soon(call) == 429
+
+    assert await pause_of(plenty) == pytest.approx(60, abs=LONG)
+
+
+async def test_a_late_body_counts_if_the_headers_state_no_refusal(
+    clients: Clients, plenty: Limiter, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GitHub's secondary limit stands in the body alone. aiohttp does not read it."""
+    if kind == "aiohttp":
+        return
+    late = threading.Event()
+    apply_headers = CallPermits.apply_headers
+    monkeypatch.setattr(limiter_chain, "LATE", 0.0)
+    monkeypatch.setattr(
+        CallPermits, "apply_headers", lambda *call: (apply_headers(*call), late.set())
+    )
+    with Late() as service:
+        service.refusal = 403, {}, SECONDARY
+        call = asyncio.ensure_future(clients(plenty).get(f"{service.url}/stalls"))
+        assert await asyncio.to_thread(late.wait, LONG)
+        service.finish()
+        assert await soon(call) == 403
+
+    assert await pause_of(plenty) == pytest.approx(60, abs=LONG)
 
 
 async def test_feedback_false_ignores_responses(

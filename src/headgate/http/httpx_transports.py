@@ -20,7 +20,9 @@ from headgate.http.limiter_chain import (
     Key,
     LimiterChain,
     Place,
+    areading_body,
     mark_unsent,
+    reading_body,
 )
 from headgate.limiter import Limiter
 
@@ -90,7 +92,8 @@ class Transport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
                 if is_cached(response):
                     permits.disregard(sent=steps.sent)
                 if permits.needs_body(response):
-                    body = read_ahead(response)
+                    with reading_body(permits, response):
+                        body = read_ahead(response, permits)
             except BaseException as error:
                 self._fail(error, permits, steps)
                 raise
@@ -120,7 +123,8 @@ class AsyncTransport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
                 if is_cached(response):
                     permits.disregard(sent=steps.sent)
                 if permits.needs_body(response):
-                    body = await aread_ahead(response)
+                    with areading_body(permits, response):
+                        body = await aread_ahead(response, permits)
             except BaseException as error:
                 self._fail(error, permits, steps)
                 raise
@@ -302,7 +306,7 @@ class Chunks(Iterator[bytes], AsyncIterator[bytes]):
 # Refusals that are read ahead ------------------------------------------------------------------
 
 
-def read_ahead(response: Any) -> bytes:
+def read_ahead(response: Any, permits: CallPermits) -> bytes:
     """Read the body of a refusal before the caller does. The caller still gets all of it.
 
     A caller that only sends the request again would never read it.
@@ -310,15 +314,15 @@ def read_ahead(response: Any) -> bytes:
     if response.is_closed:
         return content_of(response)
     response.stream = started = StartedBody(response.stream, iter(response.stream))
-    return decode(response.headers, started.read_ahead())
+    return decode(response.headers, started.read_ahead(permits))
 
 
-async def aread_ahead(response: Any) -> bytes:
+async def aread_ahead(response: Any, permits: CallPermits) -> bytes:
     """`read_ahead` for coroutines."""
     if response.is_closed:
         return content_of(response)
     response.stream = started = StartedBody(response.stream, aiter(response.stream))
-    return decode(response.headers, await started.aread_ahead())
+    return decode(response.headers, await started.aread_ahead(permits))
 
 
 def content_of(response: Any) -> bytes:
@@ -341,13 +345,17 @@ class StartedBody(Iterator[bytes], AsyncIterator[bytes]):
         self._first: deque[bytes] = deque()
         self._failure: Exception | None = None
 
-    def read_ahead(self) -> bytes:
-        """Read up to `MOST_READ` bytes, for up to `LONGEST_READ` seconds."""
+    def read_ahead(self, permits: CallPermits) -> bytes:
+        """Read up to `MOST_READ` bytes, for up to `LONGEST_READ` seconds.
+
+        Stop when the headers were applied without the body.
+        """
         read, until = bytearray(), monotonic() + LONGEST_READ
         try:
             while (
                 len(read) < MOST_READ
                 and monotonic() < until
+                and not permits.is_applied
                 and (chunk := next(self._rest, None)) is not None
             ):
                 self._first.append(chunk)
@@ -359,13 +367,14 @@ class StartedBody(Iterator[bytes], AsyncIterator[bytes]):
             raise
         return bytes(read)
 
-    async def aread_ahead(self) -> bytes:
+    async def aread_ahead(self, permits: CallPermits) -> bytes:
         """`read_ahead` for coroutines."""
         read, until = bytearray(), monotonic() + LONGEST_READ
         try:
             while (
                 len(read) < MOST_READ
                 and monotonic() < until
+                and not permits.is_applied
                 and (chunk := await anext(self._rest, None)) is not None
             ):
                 self._first.append(chunk)

@@ -6,12 +6,16 @@ client reads the host and the path of a request, and knows when a call is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from asyncio import get_running_loop
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import iscoroutinefunction
+from threading import Timer
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import says_more_than_headers
 from headgate.http.feedback import Feedback, FeedbackOptions
+from headgate.http.rate_limit_headers import read
 from headgate.http.redirects import Departure, depart
 from headgate.internals import acquire_estimated, acquire_estimated_sync, refund, state_of
 from headgate.limiter import Limiter
@@ -24,6 +28,7 @@ Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
 
 UNSENT = "headgate_unsent"  # an attribute of an error that came before the request was sent
+LATE = 0.1  # seconds after its headers in which the body of a refusal counts
 
 
 class Place(NamedTuple):
@@ -48,9 +53,23 @@ class CallPermits:
         return {}
 
     def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> None:
-        """Apply a response to the limiters of the call. Never raises."""
-        if self._feedback is not None and self.granted:
-            self._feedback.apply(self.granted, self.departure, status, headers, body)
+        """Apply a response to the limiters of the call, once. Never raises."""
+        feedback, self._feedback = self._feedback, None
+        if feedback is not None and self.granted:
+            feedback.apply(self.granted, self.departure, status, headers, body)
+
+    def apply_headers(self, response: Any) -> None:
+        """Apply a refusal by its headers alone, because its body is late.
+
+        Headers that state no refusal still wait for the body, which may.
+        """
+        if read(response.status_code, response.headers).verdict != "passed":
+            self.apply_feedback(response.status_code, response.headers)
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether nothing of the response is left to apply."""
+        return self._feedback is None
 
     def needs_body(self, response: Any) -> bool:
         if self._feedback is None or not self.granted:
@@ -74,7 +93,7 @@ class CallPermits:
 
         `sent`: the cache has asked the server whether it still holds, which is a call.
         """
-        self._apply_feedback = None
+        self._feedback = None
         if not sent:
             self.cancel()
 
@@ -98,6 +117,29 @@ class CallPermits:
         """Release all permits. Never blocks; any task or thread may call it, and call it again."""
         for _, permit in self.granted:
             permit.release()
+
+
+@contextmanager
+def reading_body(permits: CallPermits, response: Any) -> Iterator[None]:
+    """While a thread reads the body of a refusal, apply the headers if the body is late."""
+    timer = Timer(LATE, permits.apply_headers, (response,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # no more than the time of `apply_headers`, which never blocks
+
+
+@contextmanager
+def areading_body(permits: CallPermits, response: Any) -> Iterator[None]:
+    """`reading_body` for coroutines."""
+    timer = get_running_loop().call_later(LATE, permits.apply_headers, response)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class LimiterChain(Generic[R]):

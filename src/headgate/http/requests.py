@@ -32,6 +32,7 @@ with extra("requests"):
         LimiterChain,
         Place,
         mark_unsent,
+        reading_body,
     )
 
 from headgate.limiter import Limiter
@@ -166,7 +167,8 @@ def read_refusal(response: Response, permits: CallPermits, stream: bool) -> byte
     if stream or not permits.needs_body(response):
         return b""
     try:
-        return response.content or b""
+        with reading_body(permits, response):
+            return response.content or b""
     except BaseException:
         permits.apply_feedback(response.status_code, response.headers)
         permits.release()
