@@ -164,6 +164,25 @@ async def test_a_late_body_does_not_delay_a_pause(
     assert await pause_of(plenty) == pytest.approx(60, abs=LONG)
 
 
+def test_without_another_thread_the_headers_count_at_once(
+    service: Service, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the end of the interpreter. The caller gets the response."""
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    limiter = Limiter(name, "10/hour")
+    service.answers = [(429, MINUTE, SPENT)]
+    with headgate.http.requests.limit(requests.Session(), limiter) as session:
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        response = session.get(f"{service.url}/says")
+        monkeypatch.undo()
+
+    assert (response.status_code, response.text) == (429, SPENT)
+    assert limiter.status().retry_after == pytest.approx(60, abs=1)
+
+
 async def test_a_late_body_counts_if_the_headers_state_no_refusal(
     clients: Clients, plenty: Limiter, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,7 +124,12 @@ def reading_body(permits: CallPermits, response: Any) -> Iterator[None]:
     """While a thread reads the body of a refusal, apply the headers if the body is late."""
     timer = Timer(LATE, permits.apply_headers, (response,))
     timer.daemon = True
-    timer.start()
+    try:
+        timer.start()
+    except RuntimeError:  # no more threads, as at the end of the interpreter
+        permits.apply_headers(response)
+        yield
+        return
     try:
         yield
     finally:
