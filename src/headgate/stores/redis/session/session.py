@@ -12,10 +12,13 @@ Every `now` is a moment of the monotonic clock, in seconds.
 from __future__ import annotations
 
 from collections import OrderedDict
+from logging import WARNING
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.errors import StoreError
+from headgate.keys import title
+from headgate.log_writer import log
 from headgate.stores.change_events import note_fleet_limits
 from headgate.stores.redis.protocol.operations import KNOWN, Leave, Operation, Rejoin, Renew
 from headgate.stores.redis.protocol.replies import (
@@ -42,11 +45,10 @@ from headgate.stores.redis.session.numbering import LastReply, Numbering
 from headgate.stores.redis.session.polls import Polls
 from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.traffic import IDLE, READING, SCHEDULED, Sent, Traffic
-from headgate.stores.redis.session.undelivered import keep_owed
 from headgate.stores.redis.transport.failures import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headgate.gate.compile import Declaration
     from headgate.stores.redis.limit_sync import LimitSync
@@ -369,3 +371,22 @@ class Session:
         if self.polls.moment <= now:
             self.polls.moment = inf
             self.traffic.poll()
+
+
+def keep_owed(
+    name: str,
+    operations: Iterable[Operation],
+    error: StoreError,
+    now: float,
+    *,
+    refused: bool = False,
+) -> list[Operation]:
+    """Keep the operations to offer again, and log the others."""
+    owed = []
+    for operation in operations:
+        if operation.owed_at(now) and (operation.repeatable or not refused):
+            owed.append(operation)
+        elif operation.asker is None and operation.logged:
+            verb = operation.verb
+            log(WARNING, "%s: the server did not hear of a %s: %s", title(name), verb, error)
+    return owed
