@@ -101,10 +101,10 @@ LAST_TURN = """
 import asyncio, sys, threading, time
 from redis import Redis
 from headgate import Concurrency, Limiter
-from headgate.stores.redis.session.loop_session import LoopSession
+from headgate.stores.redis import routing
 from headgate.stores.redis.transport.lifecycle import Lifecycle
 limiter = Limiter("x", Concurrency(5), store=sys.argv[1])
-drain, note = Lifecycle._drain, LoopSession.note
+drain, note = Lifecycle._drain, routing.note
 threads = []
 def note_late(session, operation):
     while not session.client.lifecycle.ended:
@@ -124,7 +124,7 @@ async def main():
     global permit
     permit = await limiter.acquire()
     if sys.argv[2] == "after":
-        LoopSession.note = note_late
+        routing.note = note_late
 Lifecycle._drain = then_release
 asyncio.run(main())
 threads[0].join()

@@ -14,7 +14,7 @@ LARGE = {
     "Client": (16, 13),
     "Gate": (13, 29),
     "Limiter": (7, 36),
-    "LoopSession": (12, 27),
+    "LoopSession": (12, 26),
     "Node": (13, 22),
     "PendingAcquire": (17, 3),
     "Permit": (15, 14),

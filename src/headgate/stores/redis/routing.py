@@ -136,8 +136,7 @@ class Routing:
         elif (session := self._store.known_session(self._queue, loop)) is None:
             loop.call_soon_threadsafe(lambda: self.session().run([operation]))
         else:
-            session.traffic.operations.append(operation)  # it goes with the next call
-            loop.call_soon_threadsafe(session.send_noted)
+            note(session, operation)
 
     def send_home(self, permit: Permit, operation: Operation) -> None:
         """Send `operation` from the loop that renews the permit.
@@ -161,9 +160,8 @@ class Routing:
         else:
             # Another thread, a callback or a finalizer calls. If that loop never runs again, the
             # portal sends the operation.
-            session.traffic.operations.append(operation)
             try:
-                session.client.loop.call_soon_threadsafe(session.send_noted)
+                note(session, operation)
             except RuntimeError:  # the loop was closed just now
                 self.by_portal(lambda _: session.rescue())
 
@@ -182,3 +180,21 @@ class Routing:
         except NoPortalError:
             return False
         return True
+
+
+def note(session: LoopSession, operation: Operation) -> None:
+    """Let `operation` go with the next call, whenever that is.
+
+    A signal handler, a finalizer or another thread may call this in the middle of any method.
+    """
+    session.traffic.operations.append(operation)
+    session.client.loop.call_soon_threadsafe(send_noted, session)
+
+
+def send_noted(session: LoopSession) -> None:
+    """In the loop that had the session then. Another loop may have it by now."""
+    if session.client.here and not session.client.closed:
+        session.send_operations()
+    else:
+        with contextlib.suppress(RuntimeError):  # the process ends, and its leases too
+            portal().tell(session.rescue)

@@ -159,17 +159,6 @@ class LoopSession:
         self.traffic.run(operations)
         self._schedule()
 
-    def send_noted(self) -> None:
-        """Send the noted operations, from the loop that had the session when they were noted.
-
-        Another loop may have it by now.
-        """
-        if self.client.here and not self.client.closed:
-            self.send_operations()
-        else:
-            with suppress(RuntimeError):  # the process ends, and its leases too
-                portal().tell(self.rescue)
-
     def rescue(self) -> None:
         """In the portal: go on, if the session's loop was closed."""
         if self.client.closed:
