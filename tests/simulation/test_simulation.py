@@ -21,6 +21,7 @@ from headgate.limits import Concurrency
 from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.protocol import script
 from headgate.stores.redis.session.acquires import PendingAcquire
+from headgate.stores.redis.session.grants import Grants
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.next_call import NextCall
@@ -191,9 +192,9 @@ PYTHON: dict[str, tuple[Any, str, Any, str]] = {
         "S6",
     ),
     "a lease is counted from the reply": (
-        LeaseRenewal,
-        "believed",
-        lambda its, t, lease, server, sent_at, now: now + lease / 1e6 if lease else None,
+        Grants,
+        "_believed",
+        lambda its, t, lease, server, now: now + lease / 1e6,
         "S2",
     ),
 }
