@@ -126,9 +126,10 @@ class Talk:
 
     def holds(self, pending: PendingAcquire) -> Permit:
         permit = cast(Permit, Held(pending))
+        lease = self.session.renewal.expected.get(pending, 0)
         self.session.end(pending)
-        self.session.renewal.hold(permit, pending.lease)
-        self.session.renewal.renew_in_time(permit, pending.lease, self.now)
+        self.session.renewal.hold(permit, lease)
+        self.session.renewal.renew_in_time(permit, lease, self.now)
         self.kept = permit  # the session keeps it by a weak reference
         return permit
 

@@ -16,7 +16,7 @@ LARGE = {
     "Limiter": (7, 36),
     "LoopSession": (12, 26),
     "Node": (13, 22),
-    "PendingAcquire": (17, 3),
+    "PendingAcquire": (16, 3),
     "Permit": (15, 14),
     "Session": (13, 19),
     "TokenBucketRule": (13, 17),

@@ -21,8 +21,7 @@ UNSENT = Caller("", 0, "")
 class PendingAcquire:
     __slots__ = (
         *("__weakref__", "believed", "caller", "cancel", "deadline", "due", "enters"),
-        *("fence", "future", "last", "lease", "number", "permit", "queued", "request"),
-        *("start", "t", "then"),
+        *("fence", "future", "last", "number", "permit", "queued", "request", "start", "t", "then"),
     )
 
     def __init__(self, request: Request, future: Promise, enters: bool, now: float) -> None:
@@ -40,7 +39,6 @@ class PendingAcquire:
         self.deadline: Deadline | None = None  # while it waits in the queue
         self.t = 0  # the moment of the grant, by the server's clock; 0: none
         self.fence = 0  # of the last grant that was taken back
-        self.lease = 0  # microseconds
         self.cancel: Cancel | None = None  # at most one, or the grant would be undone twice
         self.permit: Permit | None = None  # that another caller left to it
         # Until when it is held for certain. None: it holds nothing.

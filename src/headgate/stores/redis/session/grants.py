@@ -104,7 +104,6 @@ class Grants:
     ) -> None:
         """Sleep until the moment of the grant, counted from now, so never too early (TL1)."""
         pending.t = t = grant.t
-        pending.lease = lease
         self._handoff.note_grant(pending)
         traffic = self._traffic
         pending.believed = self._believed(t, lease, server_now, now) if lease else None
@@ -112,7 +111,7 @@ class Grants:
             traffic.give_up(pending)
             return
         if lease:
-            self._renewal.expected.add(pending)
+            self._renewal.expected[pending] = lease
         reserved = traffic.reserved
         held = reserved.is_held(now)
         if t <= server_now and not (reserved.queue or held):

@@ -33,7 +33,8 @@ class LeaseRenewal:
         # The lease of each permit. `pop` is the callback of dead ones. In a callback in Python, a
         # signal handler might raise, and Python would hide that.
         self._held: dict[ref[Permit], int] = {}
-        self.expected: set[PendingAcquire] = set()  # granted, without a permit yet
+        # The lease of each acquire that is granted and has no permit yet.
+        self.expected: dict[PendingAcquire, int] = {}
         self.moment = inf  # of the next renewal
         # The next renewal is in time for permits of this lease, certain until then or later.
         self._served_lease = 0

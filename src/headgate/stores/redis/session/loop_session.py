@@ -431,8 +431,9 @@ def issued(session: LoopSession, pending: PendingAcquire, grant: Grant, waited: 
         session,
     )
     if permit.held:
-        session.hold(permit, pending.lease)
-        session.machine.renewal.expected.discard(pending)
+        expected = session.machine.renewal.expected
+        session.hold(permit, expected[pending])
+        del expected[pending]
     return permit
 
 

@@ -98,7 +98,7 @@ class Session:
 
     def end(self, pending: PendingAcquire) -> None:
         """The caller has its outcome, or has left."""
-        self.renewal.expected.discard(pending)
+        self.renewal.expected.pop(pending, None)
         if pending.deadline is not None:
             self.deadlines.end(pending, pending.deadline)
 
@@ -325,7 +325,7 @@ class Session:
         """Go on after the loop of all callers has ended: give up what they asked for."""
         traffic = self.traffic
         asked = traffic.unfinished()
-        asked += self.renewal.expected - set(asked)
+        asked += self.renewal.expected.keys() - set(asked)
         traffic.stop()
         traffic.acquires, self.polls.moment = [], inf
         traffic.reserved.queue.clear()
