@@ -268,7 +268,7 @@ class LoopSession:
     # After each input -----------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Tell the client once of something to send. Then check that it still will."""
+        """Send the next call at once, or tell the client of it. Later check that it still will."""
         if self.traffic.state is SCHEDULED and self._client_knows:
             self.client.sending.check_flush()
         elif self.traffic.state is SCHEDULED and self._knows_pause():

@@ -1,7 +1,7 @@
 """The client of one event loop: its connections to one store, which the calls of all sessions use.
 
-One part decides when a call leaves, and by which connection (sending.py). Another decides whether a
-call without a connection is sent again or fails (reconnection.py).
+One part sends calls at the end of the loop's turn (sending.py). Another decides whether a call
+without a connection is sent again or fails (reconnection.py).
 """
 
 from __future__ import annotations

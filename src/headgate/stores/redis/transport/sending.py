@@ -1,8 +1,8 @@
-"""The sending of calls: in which turn of the loop a call leaves, and by which connection.
+"""The sending of calls that wait for the end of the loop's turn, and of calls that are sent again.
 
 Each session has at most one call in flight, and operations that arrive meanwhile travel in its next
-call. A session without a call in flight sends at once. After a lost reply the same bytes are sent
-again: the script knows the call's number and does nothing twice.
+call. After a lost reply the same bytes are sent again: the script knows the call's number and does
+nothing twice.
 """
 
 from __future__ import annotations
