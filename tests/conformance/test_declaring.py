@@ -25,6 +25,7 @@ from headgate import (
     Window,
     log_writer,
 )
+from tests.faults.scene import client_of_its_own
 from tests.world import HOUR, World, at_rest, declare, soon, told, until, used, waiting
 
 FLEET, OTHER = Window(20, per=HOUR), Window(2, per=HOUR)
@@ -473,6 +474,28 @@ async def test_costs_are_checked_when_the_limits_are_known(world: World) -> None
 
 
 @told
+async def test_an_attached_limiter_that_has_looked_checks_the_units_of_a_drain(
+    world: World,
+) -> None:
+    """The error comes before any I/O. Limits that the fleet has set since are known, too."""
+    fleet = Limiter(world.name, FLEET, store=world.store)
+    await enter(fleet)
+    of_its_own = world.store if world.in_memory else client_of_its_own(world.store)
+    limiter = Limiter.attach(world.name, store=of_its_own)
+    await soon(limiter.astatus())
+
+    with pytest.raises(ValueError, match="none of its limits counts 'tokens'"):
+        limiter.drain(tokens=3)
+
+    await fleet.aupdate(Rate(9, per=HOUR, unit="tokens"))
+    await soon(limiter.astatus())
+    limiter.drain(tokens=3)
+    with pytest.raises(ValueError, match="none of its limits counts 'requests'"):
+        limiter.drain(requests=3)
+    await limiter.aflush()
+    assert used(await soon(limiter.astatus())) == [6]
+
+
 async def test_a_key_of_an_attached_limiter_has_its_own_limits_or_those_of_the_whole(
     world: World,
 ) -> None:

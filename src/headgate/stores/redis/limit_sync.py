@@ -42,7 +42,8 @@ class LimitSync:
 
     @property
     def present(self) -> Declaration:
-        return self._in_store or self.declared
+        """Those of the store, as far as is known, until this process declares some."""
+        return (self._in_store if self.declares == ASKED else None) or self.declared
 
     def follow(self, declared: Declaration) -> None:
         """An acquire declares limits."""

@@ -71,7 +71,7 @@ class RedisQueue:
 
     @property
     def declared(self) -> Declaration:
-        return self.limits.declared
+        return self.limits.present
 
     def follow(self, declared: Declaration) -> None:
         self.limits.follow(declared)
