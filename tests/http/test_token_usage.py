@@ -5,13 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from time import process_time
 from typing import Any
 
 import pytest
 
 from headgate.http.anthropic import ANTHROPIC
 from headgate.http.openai import OPENAI
-from headgate.http.token_usage import LARGEST, MOST, Asked, Dialect, Usage, UsageReader
+from headgate.http.token_usage import (
+    LARGEST,
+    MOST,
+    PIECE,
+    Asked,
+    Dialect,
+    Usage,
+    UsageReader,
+)
+from tests.machine import scaled
 
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
@@ -93,6 +103,34 @@ def test_the_usage_is_found_in_an_event_of_a_stream(coding: str) -> None:
         assert usage_of(
             OPENAI, {**EVENTS, "content-encoding": coding}, data[:at], data[at:]
         ) == Usage(12, 34)
+
+
+def test_a_chunk_may_hold_more_than_the_largest_event() -> None:
+    """A proxy may send a whole stream of many small events as one compressed chunk."""
+    events = [{"choices": ["x" * 1000]}] * (2 * LARGEST // 1000)
+    data = gzip.compress(stream(*events, {"choices": [], **CHAT}))
+
+    assert usage_of(OPENAI, {**EVENTS, "content-encoding": "gzip"}, data) == Usage(12, 34)
+
+
+@pytest.mark.parametrize("size", range(PIECE - 3, PIECE + 4))
+def test_no_byte_is_lost_between_two_pieces(size: int) -> None:
+    plain = stream({"choices": [], **CHAT})
+    data = gzip.compress(b"\n" * (size - len(plain)) + plain)
+
+    assert usage_of(OPENAI, {**EVENTS, "content-encoding": "gzip"}, data) == Usage(12, 34)
+
+
+def test_a_small_body_may_not_be_decompressed_for_ever() -> None:
+    """S9: 100 MB of line ends in 100 kB. The usage behind them is not read."""
+    bomb = gzip.compress(b"\n" * 100_000_000 + stream(CHAT))
+    reader = UsageReader(OPENAI, {**EVENTS, "content-encoding": "gzip"})
+    start = process_time()
+
+    reader.read_chunk(bomb)
+
+    assert process_time() - start < scaled(2.0)
+    assert reader.usage() == Usage()
 
 
 class Piece(bytes):

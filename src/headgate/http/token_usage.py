@@ -7,7 +7,7 @@ Unreadable content is ignored; nothing raises.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,8 +16,12 @@ from headgate.http.json_values import find, parse_object
 from headgate.http.token_estimates import CHARACTERS_PER_TOKEN
 
 LARGEST = 4_000_000  # bytes of a response, or of one event of a stream, that are read
+PIECE = 256 * 1024  # bytes that are decompressed at once
+# Decompressed bytes of a response that are read. A small body may have very many.
+MOST_DECOMPRESSED = 4 * LARGEST
 # A larger count of tokens is taken for an error. A sum of several stays below 2**53.
 MOST = 2**50
+USAGE = b'"usage"'  # an event without these bytes states none
 CODINGS = "gzip, deflate"  # codings that zlib reads
 
 TEXTS = ("messages", "input", "prompt", "system", "instructions", "tools")  # a request's input
@@ -92,21 +96,29 @@ class UsageReader:
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         self._coding = headers.get("content-encoding", "identity") if coded else "identity"
         self._decoder = zlib.decompressobj(GZIP_OR_ZLIB)
+        self._decompressed = 0  # bytes
         self._rest = bytearray()
         self._stopped = False
         self._usage = Usage()
 
     def read_chunk(self, chunk: bytes) -> None:
-        if self._stopped:
-            return
-        plain = self._decode(chunk)
-        # `first` continues the rest; each further line completes the one before.
-        # Only the new chunk is searched for line ends: an event may be long.
-        first, *lines = plain.split(b"\n") if self._is_stream else [plain]
+        for plain in self._decode(chunk):
+            if self._stopped:
+                return
+            self._read_plain(plain)
+
+    def _read_plain(self, plain: bytes) -> None:
+        # `first` continues the rest, and a line end completes it. Only the new chunk is searched
+        # for line ends: an event may be long.
+        first, *more = plain.split(b"\n", 1) if self._is_stream else [plain]
         self._rest += first
-        for line in lines:
+        if more:
             self._read_event(self._rest)
-            self._rest = bytearray(line)
+            lines, _, begun = more[0].rpartition(b"\n")
+            # There may be very many lines, and mostly no usage.
+            for line in lines.split(b"\n") if USAGE in lines else ():
+                self._read_event(line)
+            self._rest = bytearray(begun)
         if len(self._rest) > LARGEST:
             self._stop()
 
@@ -117,25 +129,36 @@ class UsageReader:
             self._rest = bytearray()
         return self._usage
 
-    def _decode(self, chunk: bytes) -> bytes:
+    def _decode(self, chunk: bytes) -> Iterator[bytes]:
         if self._coding == "identity":
-            return chunk
-        try:
-            return self._decoder.decompress(chunk, LARGEST)
-        except zlib.error:  # it is in another coding, or broken
-            self._stop()
-            return b""
+            yield chunk
+            return
+        has_more = True
+        while has_more and not self._stopped:
+            try:
+                plain = self._decoder.decompress(chunk, PIECE)
+            except zlib.error:  # it is in another coding, or broken
+                self._stop()
+                return
+            self._decompressed += len(plain)
+            if self._decompressed > MOST_DECOMPRESSED:
+                self._stop()
+                return
+            yield plain
+            chunk = self._decoder.unconsumed_tail
+            # A full piece may have left bytes in the decoder, without a tail.
+            has_more = bool(chunk) or len(plain) == PIECE
 
     def _stop(self) -> None:
         self._stopped = True
         self._rest = bytearray()
 
-    def _read_event(self, line: bytearray) -> None:
+    def _read_event(self, line: bytes | bytearray) -> None:
         name, _, data = line.partition(b":")
-        if name == b"data" and b'"usage"' in data:
+        if name == b"data" and USAGE in data:
             self._read_message(data)
 
-    def _read_message(self, data: bytearray) -> None:
+    def _read_message(self, data: bytes | bytearray) -> None:
         said = self._dialect.read_usage(parse_object(data))
         known = self._usage
         self._usage = Usage(
