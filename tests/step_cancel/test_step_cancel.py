@@ -77,6 +77,7 @@ PROTOCOLS = {
         "Queue.achange",
         "Queue.aflush",
         "Queue.learn",
+        "Queue.check_in_use",
         "Lists.anames",
         "Lists.akeys",
         "Lists.alongest",

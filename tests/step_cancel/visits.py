@@ -303,6 +303,7 @@ VISITS = {
     "an async generator": Visit(iterates, limiter(), closes=False),
     "async with a key": Visit(enters, one_key),
     "acquire of a key": Visit(enters_an_acquire, one_key),
+    "astatus of a key": Visit(looks, one_key),
     "LangChain": Visit(passes_langchain, rated, holds=False),
     "PydanticAI": Visit(passes_pydantic_ai, limiter()),
     "Semaphore": Visit(enters, semaphore, paced=False),

@@ -529,8 +529,8 @@ class Turn:
     def pause(self, time: int) -> None:
         model, gate = self.model, self.gate
         gate.pause(gate.t, time)
-        model.until = max(model.until, gate.not_before)
-        self.paused = gate.not_before
+        model.until = max(model.until, gate.own_pause)
+        self.paused = gate.own_pause
         self.notified = self.others_alive()
 
     def resume(self) -> None:

@@ -145,8 +145,8 @@ end
 
 function verbs.pause(time)
   Gate.pause(time)
-  Expiry.outlast(gate.not_before - gate.t)
-  Outbox.add_pause(gate.not_before - gate.t)
+  Expiry.outlast(gate.own_pause - gate.t)
+  Outbox.add_pause(gate.own_pause - gate.t)
   done()
 end
 

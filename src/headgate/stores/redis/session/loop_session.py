@@ -94,7 +94,7 @@ class LoopSession:
             lambda: self.client.new_session_id(),
             None if queue.whole is None else queue.pause,
         )
-        self.watch = PauseWatch(queue, self)  # for the keys of this limiter
+        self._watch: PauseWatch | None = None  # since keys of this limiter were used
         self.traffic = self.machine.traffic
         self.why = "it has not answered in time"  # the reason for which the last call failed
         # How often the backlog could not be delivered since the last reply.
@@ -195,7 +195,13 @@ class LoopSession:
     @property
     def waits(self) -> bool:
         """Whether notifications are of use."""
-        return bool(self.traffic.waiting) or self.watch.active
+        return bool(self.traffic.waiting) or (self._watch is not None and self._watch.active)
+
+    @property
+    def watch(self) -> PauseWatch:
+        if self._watch is None:
+            self._watch = PauseWatch(self.queue, self)
+        return self._watch
 
     @property
     def last_reply(self) -> LastReply:
@@ -287,7 +293,7 @@ class LoopSession:
         Otherwise the watch calls `send_on` soon. A call that only gives back need not wait.
         """
         whole, traffic = self.queue.whole, self.traffic
-        if whole is None or not (traffic.acquires or traffic.waiting):
+        if whole is None or not (traffic.acquires or traffic.waiting) or self.client.closed:
             return True
         now = monotonic()
         return now < whole.pause.ask_from or whole.session().watch.allows(self, now)

@@ -6,6 +6,7 @@ not for long: in a Cluster the whole may be on another server, which may be away
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -59,6 +60,8 @@ class PauseWatch:
         self._asked_at: float | None = None  # while the question has no answer
         self._timer: TimerHandle | None = None
         self._held_up: dict[Keyed, None] = {}  # sessions whose calls wait for the answer
+        self._look: Future[Any] | None = None  # the answer for a status
+        self._looked_at = 0.0
 
     @property
     def active(self) -> bool:
@@ -81,14 +84,18 @@ class PauseWatch:
 
     async def look(self) -> None:
         """Learn the pause for a status. This creates no state."""
-        asked_at = monotonic()
-        if asked_at >= self._whole.pause.trusted_until:
-            self._note(await self._session.ask(AskStatus()), asked_at)
+        now = monotonic()
+        if now < self._whole.pause.trusted_until:
+            return
+        if self._look is None or self._look.done():  # the statuses of many keys share one
+            self._look, self._looked_at = self._session.ask(AskStatus()), now
+        self._note(await asyncio.shield(self._look), self._looked_at)
 
     def _ask(self, now: float) -> None:
-        self._asked_at = now
+        """A signal handler may raise in each line. `_asked_at` is last, so another call asks."""
         self._timer = self._session.client.loop.call_later(PATIENCE, self._let_go)
         self._session.ask(Watch()).add_done_callback(partial(self._on_answer, now))
+        self._asked_at = now
 
     def _on_answer(self, asked_at: float, answer: Future[Any]) -> None:
         self._asked_at = None
@@ -107,6 +114,7 @@ class PauseWatch:
         self._whole.note_pause(self._session.last_reply.server, left, asked_at)
 
     def _let_go(self) -> None:
-        held_up, self._held_up = self._held_up, {}
-        for session in held_up:
+        while self._held_up:  # an exception of a signal handler leaves the others for the next time
+            session = next(iter(self._held_up))
+            del self._held_up[session]
             session.send_on()
