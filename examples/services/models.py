@@ -20,10 +20,10 @@ from math import ceil
 from typing import Any
 
 from .budgets import Budgets, Rules
-from .speech import SPEECHES, Call, Speech, call_of, event_of, without_usage
+from .speech import SPEECHES, Call, Responses, Speech, call_of, speech_of, without_usage
 
 PATIENCE = 10.0  # seconds; never waited for when all is well
-PLAIN = SPEECHES["/v1/responses"]  # other calls are refused with its words
+PLAIN = SPEECHES["/responses"]  # other calls are refused with its words
 RETRY = 0.01  # seconds after which one that found no place, or no mood, may try again
 
 
@@ -46,7 +46,8 @@ class Models:
     `calls`: all calls that came; `inside`, `most`: at once, now and ever; `refused`: 429s by their
     reason; `into`, `out`: tokens. For tests: `moods` are the next statuses to answer with instead,
     "quota" that the account is spent. `secretive`: answers do not say their usage; `go`: streams
-    wait for it after their first word. `codings`: those that callers accept.
+    wait for it after their first word, and responses in the background are complete after it.
+    `codings`: those that callers accept; `paths`: of all calls.
     """
 
     def __init__(self, rules: Rules = Rules()) -> None:  # noqa: B008 - it is frozen
@@ -56,6 +57,8 @@ class Models:
         self.moods: list[int | str] = []
         self.secretive = False
         self.codings: set[str] = set()
+        self.paths: list[str] = []
+        self.in_background: Call | None = None  # the last such call
         self.go = threading.Event()
         self.go.set()
         self._changed = threading.Condition()
@@ -134,8 +137,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        speech = SPEECHES[self.path]
-        call = call_of(body, silent=speech.silent)
+        path = self.path.partition("?")[0]
+        self.service.paths.append(path)
+        speech = speech_of(path)
+        call = call_of(path, body, silent=speech.silent)
         with suppress(ConnectionError):  # a caller may leave
             with self.service.call(call.into) as refused:
                 last = self.refuse(speech, refused) if refused else self.answer(speech, call)
@@ -144,11 +149,22 @@ class Handler(BaseHTTPRequestHandler):
             )  # the last words come from outside: a caller that has read them may call again
 
     def do_GET(self) -> None:
-        """A call that is no model's."""
+        """A call that is no model's, or one for a response that was made in the background."""
+        later = self.service.in_background if "/responses/" in self.path else None
         with suppress(ConnectionError):
             with self.service.call(0) as refused:
-                last = self.refuse(PLAIN, refused) if refused else self.plain()
+                if refused:
+                    last = self.refuse(PLAIN, refused)
+                else:
+                    last = self.plain() if later is None else self.later(later)
             self.wfile.write(last)
+
+    def later(self, call: Call) -> bytes:
+        speech = Responses()
+        done = self.service.go.is_set()
+        said = json.dumps(speech.answer(call) if done else speech.begun(call)).encode()
+        self.begin(200, {}, len(said))
+        return said
 
     def plain(self) -> bytes:
         time.sleep(self.service.rules.call_time)
@@ -170,6 +186,11 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, speech: Speech, call: Call) -> bytes:
         if call.streamed:
             return self.stream(speech, call)
+        if call.in_background and isinstance(speech, Responses):
+            self.service.in_background = call
+            said = json.dumps(speech.begun(call)).encode()
+            self.begin(200, speech.headers(self.service.said()), len(said))
+            return said
         time.sleep(self.service.rules.call_time)
         self.service.wrote(call.out)
         pack, coding = self.packed()
@@ -181,10 +202,10 @@ class Handler(BaseHTTPRequestHandler):
         pack, coding = self.packed()
         self.begin(
             200,
-            {**speech.headers(self.service.said()), **coding, "content-type": "text/event-stream"},
+            {**speech.headers(self.service.said()), **coding, "content-type": speech.stream_type},
             None,
         )
-        *events, end = [event_of(name, self.told(told)) for name, told in speech.events(call)]
+        *events, end = [speech.pack(name, self.told(told)) for name, told in speech.events(call)]
         written = 0
         try:
             for event in events:

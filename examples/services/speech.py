@@ -1,5 +1,5 @@
 """How language models are spoken with: OpenAI's chat completions, responses and embeddings, and
-Anthropic's messages.
+Anthropic's messages, also as Groq, Azure, Bedrock and Vertex offer them.
 
 This module has the meaning of bytes, of requests, answers, streams, refusals and headers; nothing
 is sent, and only words are counted. "Say 30 words" is answered with 30 words; a word of an answer
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +24,12 @@ SPENT = "quota"  # a permanent refusal; only the body says so
 Told = dict[str, Any]
 Event = tuple[str, Told]  # a name, or none, and its content
 TEXT_OF = {"messages": "content", "input": "content", "prompt": "", "system": "text"}
+PICTURE, FILE = 700, 2500  # tokens
+SIZES = {
+    **dict.fromkeys(("image", "image_url", "input_image"), PICTURE),
+    **dict.fromkeys(("document", "file", "input_file"), FILE),
+}
+MODEL_IN_PATH = re.compile(r"/models?/([^/:]+)")
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,7 @@ class Call:
     out: int
     streamed: bool
     counted: bool  # whether a stream of chat completions is to say its usage
+    in_background: bool = False
 
     @property
     def words(self) -> list[str]:
@@ -43,9 +52,11 @@ class Call:
         return "".join(self.words)
 
 
-def call_of(body: bytes, *, silent: bool) -> Call:
+def call_of(path: str, body: bytes, *, silent: bool) -> Call:
     told = json.loads(body)
-    text = " ".join(filter(None, texts(told)))
+    parts = list(parts_of(told))
+    text = " ".join(filter(None, (each for each in parts if isinstance(each, str))))
+    attached = sum(each for each in parts if isinstance(each, int))
     wanted = re.search(r"(\d+) words", text)
     most = next(
         (
@@ -57,23 +68,37 @@ def call_of(body: bytes, *, silent: bool) -> Call:
     )
     out = 0 if silent else min(most, int(wanted[1]) if wanted else USUAL)
     counted = bool((told.get("stream_options") or {}).get("include_usage"))
-    return Call(told["model"], ceil(len(text) / CHARACTERS), out, bool(told.get("stream")), counted)
+    found = MODEL_IN_PATH.search(path)
+    return Call(
+        told.get("model") or (found[1] if found else ""),
+        ceil(len(text) / CHARACTERS) + attached,
+        out,
+        bool(told.get("stream")) or path.endswith(("-stream", ":streamRawPredict")),
+        counted,
+        bool(told.get("background")),
+    )
 
 
-def texts(told: Told) -> Iterator[str]:
+def parts_of(told: Told) -> Iterator[str | int]:
+    """The texts of a request, and the tokens of its pictures and files."""
     for word, inside in TEXT_OF.items():
         value = told.get(word, "")
-        yield from (
-            [value]
-            if isinstance(value, str)
-            else [each if isinstance(each, str) else each[inside] for each in value]
-        )
+        for each in [value] if isinstance(value, str) else value:
+            content = each if isinstance(each, str) else each[inside]
+            if isinstance(content, str):
+                yield content
+            else:
+                yield from (SIZES.get(part["type"]) or part["text"] for part in content)
 
 
 class OpenAI:
     """The common part of its answers of all kinds."""
 
     silent = False
+    stream_type = "text/event-stream"
+
+    def pack(self, name: str, told: Told) -> bytes:
+        return event_of(name, told)
 
     def headers(self, said: dict[str, tuple[int, int, float]]) -> dict[str, str]:
         found = {}
@@ -152,10 +177,23 @@ class Chat(OpenAI):
         return {"id": "chatcmpl-1", "object": kind, "created": 0, "model": call.model}
 
 
+class Groq(Chat):
+    """The usage of a stream stands in its last event, at a place of its own."""
+
+    def events(self, call: Call) -> Iterator[Event]:
+        *events, (name, end) = super().events(call)
+        yield from events
+        yield name, {**end, "x_groq": {"id": "req_1", "usage": self.usage(call)}}
+
+
 class Responses(OpenAI):
     """POST /v1/responses"""
 
     last = b""
+
+    def begun(self, call: Call) -> Told:
+        """A response that is made in the background."""
+        return {**self._head(call), "status": "queued", "output": [], "usage": None}
 
     def answer(self, call: Call) -> Told:
         message = self._message("completed", [self._part(call.text)])
@@ -224,6 +262,10 @@ class Messages:
 
     silent = False
     last = b""
+    stream_type = "text/event-stream"
+
+    def pack(self, name: str, told: Told) -> bytes:
+        return event_of(name, told)
 
     def headers(self, said: dict[str, tuple[int, int, float]]) -> dict[str, str]:
         found = {}
@@ -283,13 +325,44 @@ class Messages:
         }
 
 
+class Bedrock(Messages):
+    """POST /model/m/invoke, and /model/m/invoke-with-response-stream: events in frames of AWS."""
+
+    stream_type = "application/vnd.amazon.eventstream"
+
+    def pack(self, name: str, told: Told) -> bytes:
+        event = b64encode(json.dumps(told).encode()).decode()
+        return frame_of(json.dumps({"bytes": event, "p": "abcd"}).encode())
+
+
 Speech = Chat | Responses | Embeddings | Messages
-SPEECHES: dict[str, Speech] = {
-    "/v1/chat/completions": Chat(),
-    "/v1/responses": Responses(),
-    "/v1/embeddings": Embeddings(),
-    "/v1/messages": Messages(),
+SPEECHES: dict[str, Speech] = {  # by the end of the path
+    "/openai/v1/chat/completions": Groq(),
+    "/chat/completions": Chat(),
+    "/responses": Responses(),
+    "/embeddings": Embeddings(),
+    "/messages": Messages(),
+    "/invoke": Bedrock(),
+    "/invoke-with-response-stream": Bedrock(),
+    ":rawPredict": Messages(),
+    ":streamRawPredict": Messages(),
 }
+
+
+def speech_of(path: str) -> Speech:
+    return next(speech for end, speech in SPEECHES.items() if path.endswith(end))
+
+
+def frame_of(payload: bytes) -> bytes:
+    """A message of application/vnd.amazon.eventstream."""
+    words = {":event-type": "chunk", ":content-type": "application/json", ":message-type": "event"}
+    headers = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2) + value.encode()
+        for name, value in words.items()
+    )
+    sizes = (16 + len(headers) + len(payload)).to_bytes(4) + len(headers).to_bytes(4)
+    message = sizes + zlib.crc32(sizes).to_bytes(4) + headers + payload
+    return message + zlib.crc32(message).to_bytes(4)
 
 
 def without_usage(told: Told) -> Told:

@@ -598,7 +598,9 @@ def test_bad_arguments_are_refused_before_anything_is_changed(sdk: str) -> None:
         ((api["a"],), {"key": "model"}, "already has a key"),
         ((api,), {"exempt": "localhost"}, r"write \['localhost'\]"),
         ((api,), {"estimates": 512}, r"write an Estimates\(\)"),
-        ((api,), {}, f"a client is an {sdk}"),
+        ((api,), {"models": "m"}, "write the limiter of each model by its name"),
+        ((api,), {"models": {"m": "1/hour"}}, "as a limiter: write a Limiter"),
+        ((api,), {}, f"a client is one of {sdk}"),
     ]
     for arguments, options, words in refused:
         with pytest.raises((TypeError, ValueError), match=rf"^limit\W.*{words}"):

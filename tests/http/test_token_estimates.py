@@ -100,3 +100,36 @@ def test_a_finalizer_may_learn() -> None:
         estimates.learn_output("m", 1, 1)
         assert estimates.output("m") == 1
     gc.collect()
+
+
+def test_attachments_are_learned_by_kind() -> None:
+    """A call of two kinds divides its tokens between them, in proportion to their estimates."""
+    estimates = Estimates()
+    for used in (700, 700, 700):
+        estimates.learn_input("m", 0, 0, 2 * used, {"picture": 2})
+
+    estimates.learn_input("m", 0, 0, 7400, {"picture": 1, "file": 1})
+
+    (learned,) = estimates.status()
+    assert learned.attachments == {"picture": 1400, "file": 6000}
+    assert estimates.input("m", 0, {"sound": 1}) == 500
+    assert "0.25 tokens a character, a picture 1400, a file 6000 (" in str(learned)
+
+
+def test_a_call_with_hidden_context_teaches_two_tokens_a_character_at_most() -> None:
+    """Without a bound, these calls would say a hundred. The rule of thumb keeps its weight."""
+    estimates = Estimates()
+    for _ in range(100):
+        estimates.learn_input("m", 10, 3, 1000)
+
+    assert estimates.input("m", 4000) < 2500
+
+
+def test_attachments_of_no_tokens_are_learned() -> None:
+    estimates = Estimates()
+    for _ in range(3):
+        estimates.learn_input("m", 4000, 1000, 100, {"picture": 3, "file": 1})
+
+    assert estimates.status()[0].attachments == {"picture": 0, "file": 0}
+    estimates.learn_input("m", 0, 0, 400, {"picture": 3, "file": 1})
+    assert estimates.status()[0].attachments == {"picture": 100, "file": 100}

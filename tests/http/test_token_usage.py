@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from base64 import b64encode
 from time import process_time
 from typing import Any
 
 import pytest
 
+from examples.services.speech import frame_of
 from headgate.http.anthropic import ANTHROPIC
 from headgate.http.openai import OPENAI
 from headgate.http.token_usage import (
@@ -229,6 +231,197 @@ def test_characters_of_texts_are_counted(
 ) -> None:
     """And those of blobs are not."""
     assert asked(OPENAI, path, **message) == Asked("m", characters, None, True)
+
+
+TEXT = {"type": "text", "text": "12345678"}  # 12 characters, its type included
+PNG = {"type": "base64", "media_type": "image/png", "data": "A" * 5000}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "message", "characters", "attached"),
+    [
+        (ANTHROPIC, {"messages": [{"content": [{"type": "image", "source": PNG}]}]}, 0, "picture"),
+        (ANTHROPIC, {"messages": [{"content": [{"type": "document", "source": PNG}]}]}, 0, "file"),
+        (
+            ANTHROPIC,
+            {
+                "messages": [
+                    {
+                        "content": [
+                            {
+                                "type": "tool_result",
+                                "content": [
+                                    {
+                                        "type": "image",
+                                        "source": {"type": "url", "url": "https://host/a"},
+                                    },
+                                    TEXT,
+                                ],
+                            }
+                        ]
+                    }
+                ]
+            },
+            11 + 12,
+            "picture",
+        ),
+        (
+            ANTHROPIC,
+            {
+                "messages": [
+                    {
+                        "content": [
+                            {
+                                "type": "document",
+                                "source": {
+                                    "type": "text",
+                                    "media_type": "text/plain",
+                                    "data": "1234567890" * 100,
+                                },
+                            }
+                        ]
+                    }
+                ]
+            },
+            8 + 4 + 10 + 1000,
+            "",
+        ),
+        (
+            ANTHROPIC,
+            {
+                "messages": [
+                    {
+                        "content": [
+                            {"type": "document", "source": {"type": "content", "content": [TEXT]}}
+                        ]
+                    }
+                ]
+            },
+            8 + 7 + 12,
+            "",
+        ),
+        (ANTHROPIC, {"tools": [{"type": "web_search_20250305", "name": "1234"}]}, 23, "context"),
+        (
+            ANTHROPIC,
+            {"messages": [{"content": [{"thinking": "1234", "signature": "A" * 99}]}]},
+            4,
+            "",
+        ),
+        (
+            OPENAI,
+            {
+                "messages": [
+                    {
+                        "content": [
+                            {"type": "image_url", "image_url": {"url": "https://host/a.png"}},
+                            TEXT,
+                        ]
+                    }
+                ]
+            },
+            12,
+            "picture",
+        ),
+        (
+            OPENAI,
+            {"messages": [{"content": [{"type": "input_audio", "input_audio": PNG}]}]},
+            0,
+            "sound",
+        ),
+        (
+            OPENAI,
+            {"messages": [{"content": [{"type": "file", "file": {"file_id": "f"}}]}]},
+            0,
+            "file",
+        ),
+        (OPENAI, {"input": [{"type": "item_reference", "id": "i"}]}, 0, "context"),
+        (OPENAI, {"input": "1234", "previous_response_id": "r"}, 4, "context"),
+        (OPENAI, {"input": "1234", "conversation": {"id": "r"}}, 4, "context"),
+        (OPENAI, {"prompt": {"id": "12345", "variables": {"a": "1234"}}}, 9, "context"),
+        (OPENAI, {"tools": [{"type": "function", "name": "1234"}]}, 12, ""),
+        (OPENAI, {"functions": [{"name": "1234", "parameters": {"type": "object"}}]}, 10, ""),
+        (
+            OPENAI,
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "1"}}},
+            12,
+            "",
+        ),
+        (OPENAI, {"text": {"format": {"type": "json_schema", "name": "1"}}}, 12, ""),
+        (
+            OPENAI,
+            {"input": "1", "tools": ["x", 3, {"type": ["a"]}], "prompt": ["a"]},
+            3 + 4 + 1,
+            "",
+        ),
+    ],
+)
+def test_attachments_are_counted_apart_from_texts(
+    dialect: Dialect, message: dict[str, Any], characters: int, attached: str
+) -> None:
+    path = "/v1/messages" if dialect is ANTHROPIC else "/v1/chat/completions"
+
+    found = asked(dialect, path, **message)
+
+    assert found is not None
+    assert (found.characters, dict(found.attached)) == (
+        characters,
+        {attached: 1} if attached else {},
+    )
+
+
+def test_the_model_may_stand_in_the_path() -> None:
+    """That of Vertex's call for a count of tokens is none."""
+    body = b'{"messages": [{"content": "1234"}]}'
+    models = {
+        "/model/a.b-v1:0/invoke": "a.b-v1:0",
+        "/model/m/invoke-with-response-stream": "m",
+        "/v1/projects/p/locations/l/publishers/anthropic/models/m@1:rawPredict": "m@1",
+        "/v1/projects/p/locations/l/publishers/anthropic/models/m:streamRawPredict": "m",
+        "/v1/projects/p/locations/l/publishers/anthropic/models/count-tokens:rawPredict": None,
+    }
+    for path, model in models.items():
+        found = ANTHROPIC.read_request("POST", path, body)
+        assert (found and found[:2]) == (model and (model, 4))
+
+
+def test_groqs_streams_state_their_usage_in_the_last_event() -> None:
+    """The first event has an `x_groq` without a usage."""
+    begun = {"choices": [], "usage": None, "x_groq": {"id": "r"}}
+    done = {"choices": [], "usage": None, "x_groq": {"id": "r", **CHAT}}
+
+    assert usage_of(OPENAI, EVENTS, stream(begun)) == Usage()
+    assert usage_of(OPENAI, EVENTS, stream(begun, done)) == Usage(12, 34)
+
+
+FRAMED = {"content-type": "application/vnd.amazon.eventstream"}
+
+
+def frame(event: dict[str, Any]) -> bytes:
+    return frame_of(json.dumps({"bytes": b64encode(json.dumps(event).encode()).decode()}).encode())
+
+
+def test_the_usage_is_found_in_frames_however_they_are_cut() -> None:
+    delta = {"type": "message_delta", "usage": {"output_tokens": 77}}
+    data = frame({"type": "message_start", "message": MESSAGE}) + frame(delta)
+
+    for at in range(len(data)):
+        assert usage_of(ANTHROPIC, FRAMED, data[:at], data[at:]) == Usage(112, 77)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0" * 100,
+        b"\xff" * 100,
+        b"\0\0\0\x20" + b"\xff" * 100,
+        frame_of(b"no json"),
+        frame_of(b'{"bytes": "no base64!"}'),
+        frame_of(b'{"bytes": 3}'),
+        frame_of(b"{}")[:11],
+    ],
+)
+def test_unreadable_frames_are_ignored(data: bytes) -> None:
+    assert usage_of(ANTHROPIC, FRAMED, data, b"more") == Usage()
 
 
 def test_embeddings_have_no_output_and_may_be_given_as_tokens() -> None:

@@ -5,6 +5,8 @@ token_metering.py does the work. Here are Anthropic's words. The SDK uses httpx2
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import TypeVar
 
 from headgate.missing_extra import extra
@@ -24,7 +26,24 @@ from headgate.limiter import Limiter
 
 __all__ = ["Estimates", "Learned", "limit"]
 
-Client = TypeVar("Client", anthropic.Anthropic, anthropic.AsyncAnthropic)
+Client = TypeVar(
+    "Client",
+    bound=anthropic.Anthropic
+    | anthropic.AsyncAnthropic
+    | anthropic.AnthropicBedrock
+    | anthropic.AsyncAnthropicBedrock
+    | anthropic.AnthropicBedrockMantle
+    | anthropic.AsyncAnthropicBedrockMantle
+    | anthropic.AnthropicVertex
+    | anthropic.AsyncAnthropicVertex,
+)
+
+KINDS = (
+    *(anthropic.Anthropic, anthropic.AsyncAnthropic),
+    *(anthropic.AnthropicBedrock, anthropic.AsyncAnthropicBedrock),
+    *(anthropic.AnthropicBedrockMantle, anthropic.AsyncAnthropicBedrockMantle),
+    *(anthropic.AnthropicVertex, anthropic.AsyncAnthropicVertex),
+)
 
 
 def limit(
@@ -37,8 +56,9 @@ def limit(
     adopt: Adopt = False,
     heed_at_most: float = HEED_AT_MOST,
     on_answer: OnAnswer | None = None,
+    models: Mapping[str, Limiter] | None = None,
 ) -> Client:
-    """Limit an `Anthropic` or an `AsyncAnthropic` in place, and return it.
+    """Limit a client of Anthropic, Bedrock or Vertex in place, sync or async, and return it.
 
         claude = Limiter("claude", "50/minute", "30k input_tokens/min", "8k output_tokens/min")
         client = limit(AsyncAnthropic(), claude)
@@ -47,8 +67,8 @@ def limit(
     not count. All else, the arguments included, is as in `headgate.http.openai.limit`.
     """
     options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
-    chain = TokenChain(limiters, ANTHROPIC, estimates, key, exempt, options)
-    limit_sdk(client, (anthropic.Anthropic, anthropic.AsyncAnthropic), TRANSPORTS, chain)
+    chain = TokenChain(limiters, ANTHROPIC, estimates, key, exempt, options, models)
+    limit_sdk(client, KINDS, TRANSPORTS, chain)
     return client
 
 
@@ -59,4 +79,9 @@ ANTHROPIC = Dialect(
     input=("input_tokens",),  # without those that were read from a cache
     output=("output_tokens",),
     more_input=("cache_creation_input_tokens",),  # those written into a cache
+    # Those of Bedrock and Vertex.
+    by_path=re.compile(
+        r"/models?/(?!count-tokens:)([^/]+?)"
+        r"(?:/invoke(?:-with-response-stream)?|:(?:r|streamR)awPredict)$"
+    ),
 )

@@ -167,11 +167,15 @@ class LimiterChain(Generic[R]):
         self._exempt = check_exempt(call, exempt)
         self._find_place = find_place
 
+    @property
+    def every(self) -> Sequence[Limiter]:
+        """The limiters that a request may pass."""
+        return self._limiters
+
     def check_beside(self, others: Iterable[LimiterChain[Any]]) -> None:
         """Refuse the limiters of `others`, which the same requests pass."""
-        check_repeats(
-            self._call, [limiter for other in others for limiter in other._limiters], self._limiters
-        )
+        taken = [limiter for other in others for limiter in other.every]
+        check_repeats(self._call, taken, self.every)
 
     async def enter(self, request: R) -> CallPermits:
         """Get the permits for one attempt. On a failure, those that were granted go back."""

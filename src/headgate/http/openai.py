@@ -5,6 +5,8 @@ token_metering.py does the work. Here are OpenAI's words. The SDK uses httpx2 si
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import TypeVar
 
 from headgate.missing_extra import extra
@@ -24,7 +26,9 @@ from headgate.limiter import Limiter
 
 __all__ = ["Estimates", "Learned", "limit"]
 
-Client = TypeVar("Client", openai.OpenAI, openai.AsyncOpenAI)
+Client = TypeVar("Client", bound=openai.OpenAI | openai.AsyncOpenAI)
+
+KINDS = openai.OpenAI, openai.AsyncOpenAI  # those of Azure and Bedrock are such, too
 
 
 def limit(
@@ -37,8 +41,9 @@ def limit(
     adopt: Adopt = False,
     heed_at_most: float = HEED_AT_MOST,
     on_answer: OnAnswer | None = None,
+    models: Mapping[str, Limiter] | None = None,
 ) -> Client:
-    """Limit an `OpenAI`, an `AsyncOpenAI` or one of Azure in place, and return it.
+    """Limit an `OpenAI`, an `AsyncOpenAI` or one of Azure or Bedrock in place, and return it.
 
         gpt = Limiter("gpt", "500/minute", "200k tokens/min", Concurrency(20))
         client = limit(AsyncOpenAI(), gpt)
@@ -47,15 +52,18 @@ def limit(
     completions, completions, responses and embeddings also ask for their estimated `tokens`,
     `input_tokens` and `output_tokens`, as far as a limiter counts them. When the body was read or
     closed, streams included, headgate settles the usage in the response, and learns from it.
-    Without a usage the estimate stands; a refused attempt (4xx) took no tokens.
+    Without a usage the estimate stands; a refused attempt (4xx) took no tokens. That of a response
+    in the background is settled when this client retrieves it.
     `estimates`: the learned estimates, to look at or to share; unsaid, the client has its own.
     `key`: "model", "host", or a function of the request that returns a text: each has a state of
     its own.
+    `models`: limits for single models, such as {"gpt-5": Limiter("gpt-5", "500/minute")}. A call of
+    one of them passes its limiter in place of `limiters`; no `key` applies to that one.
     The other arguments and all errors: as in `headgate.http.httpx.limit`.
     """
     options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
-    chain = TokenChain(limiters, OPENAI, estimates, key, exempt, options)
-    limit_sdk(client, (openai.OpenAI, openai.AsyncOpenAI), TRANSPORTS, chain)
+    chain = TokenChain(limiters, OPENAI, estimates, key, exempt, options, models)
+    limit_sdk(client, KINDS, TRANSPORTS, chain)
     return client
 
 
@@ -65,4 +73,5 @@ OPENAI = Dialect(
     most=("max_completion_tokens", "max_output_tokens", "max_tokens"),
     input=("prompt_tokens", "input_tokens"),  # cached ones count as others do
     output=("completion_tokens", "output_tokens"),
+    later=re.compile(r"/responses/([^/]+?)(?:/cancel)?$"),
 )

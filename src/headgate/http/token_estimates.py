@@ -6,34 +6,57 @@ thread and any finalizer may learn. Of two threads that learn at once, one obser
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import ceil
-from typing import NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
+
+T = TypeVar("T")
 
 CHARACTERS_PER_TOKEN = 4  # of English text, by the providers' own rule of thumb
 FIRST_OUTPUT = 512  # the estimate for a response before the first one of its model
 SHARE = 0.9  # nine of ten responses should take at most their estimate
 RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
 FORGET = 1 / 8  # of the learned input of a model, with each call
-PRIOR = 400  # characters: the weight of the rule of thumb at the start
+PRIOR = 400  # characters that the rule of thumb weighs: a few words say little about a ratio
+# Hardly any text has more. More tokens come from context that the request does not show.
+MOST_PER_CHARACTER = 2
+# The estimate for one attachment before the first one of its kind. "context" is text that the
+# service adds: earlier responses, stored prompts, the results of its own tools.
+FIRST_ATTACHED = MappingProxyType({"picture": 1000, "file": 3000, "sound": 500, "context": 1000})
 
 Pair: TypeAlias = tuple[int, int]  # estimated, used
+Attached: TypeAlias = Mapping[str, int]  # how many of each kind in FIRST_ATTACHED
+NONE: Attached = MappingProxyType({})
 
 
 class Known(NamedTuple):
     """The latest calls of one model, and sums in which each older call weighs less."""
 
     calls: int = 0
-    characters: float = PRIOR
-    tokens: float = PRIOR / CHARACTERS_PER_TOKEN
+    characters: float = 0
+    tokens: float = 0
     inputs: tuple[Pair, ...] = ()
     outputs: tuple[Pair, ...] = ()
+    # The tokens of one attachment in each of the latest calls, by kind.
+    attached: Mapping[str, tuple[float, ...]] = MappingProxyType({})
+
+    @property
+    def per_character(self) -> float:
+        return (self.tokens + PRIOR / CHARACTERS_PER_TOKEN) / (self.characters + PRIOR)
 
     def next_output(self) -> int:
         """Return the smallest number that a `SHARE` of the latest responses do not exceed."""
-        ordered = sorted(used for _, used in self.outputs)
-        return ordered[ceil(SHARE * len(ordered)) - 1] if ordered else FIRST_OUTPUT
+        return ceil(quantile((used for _, used in self.outputs), FIRST_OUTPUT))
+
+    def next_attached(self, kind: str) -> float:
+        """Return the same number for an attachment of this kind."""
+        return quantile(self.attached.get(kind, ()), FIRST_ATTACHED[kind])
+
+    def all_attached(self, attached: Attached) -> float:
+        return sum(count * self.next_attached(kind) for kind, count in attached.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +66,8 @@ class Learned:
     `calls`: how many calls they were learned from. `tokens_per_character`: of the input. `output`:
     the estimate for the next response. `input_error`, `output_error`: the errors, as a share of the
     tokens used (0.1: a tenth). `exceeded`: the share of responses that took more than estimated; a
-    tenth is intended. None: no call has stated its usage yet.
+    tenth is intended. None: no call has stated its usage yet. `attachments`: the estimate for one
+    attachment, by kind: "picture", "file", "sound", or "context" that the service adds.
     """
 
     model: str
@@ -53,13 +77,15 @@ class Learned:
     input_error: float | None
     output_error: float | None
     exceeded: float | None
+    attachments: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         calls = f"{self.calls} call{'' if self.calls == 1 else 's'}"
         wrong, over = format_share(self.output_error), format_share(self.exceeded)
+        attached = "".join(f", a {kind} {size}" for kind, size in self.attachments.items())
         return (
-            f"{self.model}: {calls}, input {self.tokens_per_character:.2f} tokens a character "
-            f"({format_share(self.input_error)} off), "
+            f"{self.model}: {calls}, input {self.tokens_per_character:.2f} tokens a character"
+            f"{attached} ({format_share(self.input_error)} off), "
             f"output {self.output} tokens ({wrong} off, {over} took more)"
         )
 
@@ -73,7 +99,10 @@ class Estimates:
 
     Input: the characters times a ratio of tokens to characters, at first one to four. Both are
     moving averages in which each call weighs an eighth (exponential smoothing: Roberts, 1959; an
-    eighth as in Jacobson, Congestion avoidance and control, 1988).
+    eighth as in Jacobson, Congestion avoidance and control, 1988). Only calls with nothing but text
+    teach the ratio, and no call more than two tokens a character. Pictures, files, sounds, and
+    context that the service adds count for a number of tokens each. It is the smallest number that
+    nine of ten of the latest 64 calls with this kind stayed within.
     Output: the smallest number that nine of ten of the latest 64 responses stayed within (a sample
     quantile: Hyndman and Fan, 1996, definition 1). It is 512 tokens before the first response, and
     at most the call's `max_tokens`.
@@ -87,24 +116,28 @@ class Estimates:
         self._known: dict[str, Known] = {}
         ALL.add(self)
 
-    def input(self, model: str, characters: int) -> int:
-        """Estimate the tokens of so many characters, at least one."""
+    def input(self, model: str, characters: int, attached: Attached = NONE) -> int:
+        """Estimate the tokens of so many characters and attachments, at least one."""
         known = self._known.get(model, Known())
-        return max(1, round(characters * known.tokens / known.characters))
+        return max(1, round(characters * known.per_character + known.all_attached(attached)))
 
     def output(self, model: str, most: int | None = None) -> int:
         """Estimate the tokens of a response that may have `most`."""
         expected = self._known.get(model, Known()).next_output()
         return expected if most is None else min(expected, most)
 
-    def learn_input(self, model: str, characters: int, estimated: int, used: int) -> None:
+    def learn_input(
+        self, model: str, characters: int, estimated: int, used: int, attached: Attached = NONE
+    ) -> None:
         """Learn that an input estimated at `estimated` tokens took `used`."""
         known = self._known.get(model, Known())
-        self._known[model] = known._replace(
-            calls=known.calls + 1,
-            characters=known.characters * (1 - FORGET) + characters,
-            tokens=known.tokens * (1 - FORGET) + used,
-            inputs=append_recent(known.inputs, (estimated, used)),
+        known = known._replace(
+            calls=known.calls + 1, inputs=append_recent(known.inputs, (estimated, used))
+        )
+        self._known[model] = (
+            learn_attached(known, characters, used, attached)
+            if attached
+            else learn_text(known, characters, used)
         )
 
     def learn_output(self, model: str, estimated: int, used: int) -> None:
@@ -123,21 +156,47 @@ class Estimates:
 ALL: WeakSet[Estimates] = WeakSet()  # of this process, for headgate.telemetry
 
 
+def learn_text(known: Known, characters: int, used: int) -> Known:
+    return known._replace(
+        characters=known.characters * (1 - FORGET) + characters,
+        tokens=known.tokens * (1 - FORGET) + min(used, MOST_PER_CHARACTER * characters),
+    )
+
+
+def learn_attached(known: Known, characters: int, used: int, attached: Attached) -> Known:
+    """The tokens beyond the text are those of the attachments, in proportion to the estimates."""
+    beyond = max(0.0, used - characters * known.per_character)
+    sizes = {kind: max(1.0, known.next_attached(kind)) for kind in attached}
+    share = beyond / sum(count * sizes[kind] for kind, count in attached.items())
+    latest = {
+        kind: append_recent(known.attached.get(kind, ()), share * size)
+        for kind, size in sizes.items()
+    }
+    return known._replace(attached={**known.attached, **latest})
+
+
 def summarize(model: str, known: Known) -> Learned:
     more = [used > estimated for estimated, used in known.outputs]
     return Learned(
         model,
         known.calls,
-        tokens_per_character=known.tokens / known.characters,
+        tokens_per_character=known.per_character,
         output=known.next_output(),
         input_error=relative_error(known.inputs),
         output_error=relative_error(known.outputs),
         exceeded=sum(more) / len(more) if more else None,
+        attachments={kind: ceil(known.next_attached(kind)) for kind in known.attached},
     )
 
 
-def append_recent(pairs: tuple[Pair, ...], pair: Pair) -> tuple[Pair, ...]:
-    return (*pairs, pair)[-RECENT:]
+def append_recent(recent: tuple[T, ...], each: T) -> tuple[T, ...]:
+    return (*recent, each)[-RECENT:]
+
+
+def quantile(numbers: Iterable[float], otherwise: float) -> float:
+    """Return the smallest of `numbers` that a `SHARE` of them do not exceed."""
+    ordered = sorted(numbers)
+    return ordered[ceil(SHARE * len(ordered)) - 1] if ordered else otherwise
 
 
 def relative_error(pairs: tuple[Pair, ...]) -> float | None:

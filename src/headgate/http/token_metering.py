@@ -7,6 +7,8 @@ words of a provider, and token_estimates.py learns.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from headgate.http.feedback import Feedback, FeedbackOptions
@@ -34,6 +36,7 @@ ByModel: TypeAlias = Key[R] | Literal["model"]
 
 NO_MODEL = "-"  # the key of calls that name no model
 UNITS = ("tokens", "input_tokens", "output_tokens")
+MOST_IN_BACKGROUND = 1000  # responses of a client that may come later; older ones are forgotten
 
 
 class TokenChain(LimiterChain[Any]):
@@ -45,9 +48,11 @@ class TokenChain(LimiterChain[Any]):
         key: ByModel[Any],
         exempt: Exempt[Any],
         options: FeedbackOptions,
+        models: Mapping[str, Limiter] | None = None,
     ) -> None:
         by = self._find_model if key == "model" else key
         super().__init__("limit", limiters, by, exempt, find_place, options)
+        self._models = check_models(models)
         if estimates is not None and not isinstance(estimates, Estimates):
             raise TypeError(
                 f"limit(estimates={show(estimates)}): write an Estimates(), which other clients "
@@ -55,14 +60,36 @@ class TokenChain(LimiterChain[Any]):
             )
         self._dialect = dialect
         self._estimates = Estimates() if estimates is None else estimates
+        self._in_background: InBackground = OrderedDict()
+
+    @property
+    def every(self) -> Sequence[Limiter]:
+        return *self._limiters, *self._models.values()
+
+    def _limiters_for(self, request: Any) -> Sequence[Limiter]:
+        if not self._models or (self._exempt and self._is_exempt(request)):
+            return super()._limiters_for(request)
+        own = self._models.get(self._find_model(request))
+        return super()._limiters_for(request) if own is None else (own,)
 
     def _new_permits(self, request: Any) -> CallPermits:
-        asked = self._read(request)
-        if asked is None:
+        permits = self._new_readers(request)
+        if permits is None:
             return CallPermits(self._feedback)
         # The caller may accept other codings, but the response has to be read here, too.
         request.headers["accept-encoding"] = CODINGS
-        return MeteredPermits(asked, self._dialect, self._estimates, self._feedback)
+        return permits
+
+    def _new_readers(self, request: Any) -> ReadingPermits | None:
+        asked = self._read(request)
+        if asked is not None:
+            return MeteredPermits(
+                asked, self._dialect, self._estimates, self._feedback, self._in_background
+            )
+        earlier = self._in_background.get(self._dialect.find_earlier(request.url.path) or "")
+        if earlier is None:
+            return None
+        return LaterPermits(self._dialect, self._feedback, self._in_background)
 
     def _read(self, request: Any) -> Asked | None:
         try:
@@ -76,48 +103,32 @@ class TokenChain(LimiterChain[Any]):
         return NO_MODEL if asked is None else asked.model
 
 
-class MeteredPermits(CallPermits):
-    """The permits of one attempt, for its estimated tokens. Their release settles the usage."""
+class ReadingPermits(CallPermits):
+    """The permits of one attempt whose response states a usage. Their release settles it."""
 
-    __slots__ = ("_asked", "_dialect", "_estimates", "_input", "_is_refused", "_output", "_reader")
+    __slots__ = ("_dialect", "_in_background", "_reader")
 
     def __init__(
         self,
-        asked: Asked,
         dialect: Dialect,
-        estimates: Estimates,
         feedback: Feedback | None,
+        in_background: InBackground,
     ) -> None:
         super().__init__(feedback)
-        self._asked: Asked | None = asked  # until it is settled
         self._dialect = dialect
-        self._estimates = estimates
-        self._input = estimates.input(asked.model, asked.characters)
-        self._output = estimates.output(asked.model, asked.max_output) if asked.has_output else 0
+        self._in_background = in_background
         self._reader: UsageReader | None = None
-        self._is_refused = False
-
-    def units(self, limiter: Limiter) -> dict[str, Any]:
-        """Return the estimate in each unit of tokens that `limiter` has, at most its capacity."""
-        capacity = queue_of(limiter).declared.capacity
-        amounts = self._amounts(Usage())  # no usage yet: the estimates
-        return {
-            unit: min(amounts[unit], capacity[unit])
-            for unit in UNITS
-            if unit in capacity and amounts[unit]
-        }
 
     def needs_end(self) -> bool:
         """Return True: the end of the body settles the usage."""
         return True
 
     def watch_body(self, response: Any) -> None:
-        """Read the usage of a response. A refusal, a redirect or a 5xx used no tokens.
+        """Read the usage of a response.
 
         A body that is complete already, as a mock's is, is not compressed any more.
         """
-        self._is_refused = response.status_code >= 300
-        if self._asked is None or not 200 <= response.status_code < 300:
+        if not 200 <= response.status_code < 300:
             return
         complete = response.is_closed
         self._reader = UsageReader(self._dialect, response.headers, coded=not complete)
@@ -129,18 +140,78 @@ class MeteredPermits(CallPermits):
             self._reader.read_chunk(chunk)
 
     def release(self) -> None:
-        asked, self._asked = self._asked, None  # once
-        if asked is not None:
-            used = Usage() if self._reader is None else self._reader.usage()
-            self._learn(asked, used)
-            self._settle(Usage(0, 0) if self._is_refused else used)
+        reader, self._reader = self._reader, None  # once
+        if reader is not None:
+            self._end(reader.usage(), reader.id)
         super().release()
 
-    def _learn(self, asked: Asked, used: Usage) -> None:
+    def _end(self, used: Usage, response_id: str) -> None:
+        raise NotImplementedError
+
+
+class LaterPermits(ReadingPermits):
+    """The permits of a call that asks for a response which is made in the background."""
+
+    __slots__ = ()
+
+    def _end(self, used: Usage, response_id: str) -> None:
+        earlier = self._in_background.pop(response_id, None) if used != Usage() else None
+        if earlier is not None:
+            earlier.settle(used)
+
+
+class MeteredPermits(ReadingPermits):
+    """The permits of one attempt, for its estimated tokens."""
+
+    __slots__ = ("_asked", "_estimates", "_input", "_output")
+
+    def __init__(
+        self,
+        asked: Asked,
+        dialect: Dialect,
+        estimates: Estimates,
+        feedback: Feedback | None,
+        in_background: InBackground,
+    ) -> None:
+        super().__init__(dialect, feedback, in_background)
+        self._asked = asked
+        self._estimates = estimates
+        self._input = estimates.input(asked.model, asked.characters, asked.attached)
+        self._output = estimates.output(asked.model, asked.max_output) if asked.has_output else 0
+
+    def units(self, limiter: Limiter) -> dict[str, Any]:
+        """Return the estimate in each unit of tokens that `limiter` has, at most its capacity."""
+        capacity = queue_of(limiter).declared.capacity
+        amounts = self._amounts(Usage())  # no usage yet: the estimates
+        return {
+            unit: min(amounts[unit], capacity[unit])
+            for unit in UNITS
+            if unit in capacity and amounts[unit]
+        }
+
+    def watch_body(self, response: Any) -> None:
+        """Read the usage of a response. A refusal, a redirect or a 5xx used no tokens."""
+        super().watch_body(response)
+        if response.status_code >= 300:
+            self._settle(Usage(0, 0))
+
+    def _end(self, used: Usage, response_id: str) -> None:
+        if self._asked.in_background and used == Usage() and response_id:
+            self._in_background[response_id] = self
+            if len(self._in_background) > MOST_IN_BACKGROUND:
+                self._in_background.popitem(last=False)
+        self.settle(used)
+
+    def settle(self, used: Usage) -> None:
+        """Settle `used`, and learn from it."""
+        asked = self._asked
         if used.input is not None:
-            self._estimates.learn_input(asked.model, asked.characters, self._input, used.input)
+            self._estimates.learn_input(
+                asked.model, asked.characters, self._input, used.input, asked.attached
+            )
         if used.output is not None and asked.has_output:
             self._estimates.learn_output(asked.model, self._output, used.output)
+        self._settle(used)
 
     def _settle(self, used: Usage) -> None:
         """Settle `used`. Units that it does not state keep their estimate."""
@@ -155,6 +226,9 @@ class MeteredPermits(CallPermits):
         return {"tokens": into + out, "input_tokens": into, "output_tokens": out}
 
 
+InBackground: TypeAlias = OrderedDict[str, MeteredPermits]  # by the id of the response
+
+
 def limit_sdk(
     client: Any, kinds: tuple[type[Any], ...], transports: Transports, chain: TokenChain
 ) -> None:
@@ -164,9 +238,20 @@ def limit_sdk(
     """
     inside: Any = copy_client(client._client) if isinstance(client, kinds) else None
     if not limit_client(inside, chain, transports):
-        names = " or an ".join(
-            f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds
-        )
-        raise TypeError(f"limit({show(client)}): a client is an {names}, on httpx2.")
+        names = ", ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds)
+        raise TypeError(f"limit({show(client)}): a client is one of {names}, on httpx2.")
     inside.headers["accept-encoding"] = CODINGS
     client._client = inside
+
+
+def check_models(models: Mapping[str, Limiter] | None) -> Mapping[str, Limiter]:
+    if models is None:
+        return {}
+    if not isinstance(models, Mapping) or not all(
+        isinstance(name, str) and isinstance(limiter, Limiter) for name, limiter in models.items()
+    ):
+        raise TypeError(
+            f"limit(models={show(models)}): write the limiter of each model by its name, as in "
+            "{'gpt-5': Limiter('gpt-5', '500/minute')}."
+        )
+    return dict(models)

@@ -6,26 +6,46 @@ Unreadable content is ignored; nothing raises.
 
 from __future__ import annotations
 
+import re
 import zlib
+from base64 import b64decode
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headgate.http.error_bodies import GZIP_OR_ZLIB
-from headgate.http.json_values import find, parse_object
-from headgate.http.token_estimates import CHARACTERS_PER_TOKEN
+from headgate.http.json_values import find, find_text, parse_object
+from headgate.http.token_estimates import CHARACTERS_PER_TOKEN, NONE, Attached
 
 LARGEST = 4_000_000  # bytes of a response, or of one event of a stream, that are read
 PIECE = 256 * 1024  # bytes that are decompressed at once
 # Decompressed bytes of a response that are read. A small body may have very many.
 MOST_DECOMPRESSED = 4 * LARGEST
-# A larger count of tokens is taken for an error. A sum of several stays below 2**53.
-MOST = 2**50
+# A larger count of tokens is taken for an error: no model takes so many in one call. So a service
+# cannot charge a budget for years.
+MOST = 2**24
 USAGE = b'"usage"'  # an event without these bytes states none
+FRAMES = "application/vnd.amazon.eventstream"
 CODINGS = "gzip, deflate"  # codings that zlib reads
 
-TEXTS = ("messages", "input", "prompt", "system", "instructions", "tools")  # a request's input
-BLOBS = {"data", "file_data"}  # pictures, sound, files: no characters to count
+# The input of a request.
+TEXTS = (
+    *("messages", "input", "prompt", "system", "instructions", "tools", "functions"),
+    *("response_format", "text", "output_format", "output_config"),
+)
+# Of no length that counts: pictures, sound, files, signatures.
+BLOBS = {"data", "file_data", "signature", "encrypted_content"}
+ATTACHED = {  # by the type of a part
+    **dict.fromkeys(("image", "image_url", "input_image", "computer_screenshot"), "picture"),
+    "image_generation_call": "picture",
+    **dict.fromkeys(("document", "file", "input_file"), "file"),
+    "input_audio": "sound",
+    "item_reference": "context",
+}
+CONTEXTS = ("previous_response_id", "conversation", "mcp_servers")  # of a request
+OWN_TOOLS = ("function", "custom")  # types of tools; others add their results to the input
 
 
 class Usage(NamedTuple):
@@ -40,6 +60,8 @@ class Asked(NamedTuple):
     characters: int
     max_output: int | None  # the most tokens of the response, if the request states them
     has_output: bool  # embeddings have none
+    attached: Attached = NONE
+    in_background: bool = False  # a later call brings the response
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +75,31 @@ class Dialect:
     input: tuple[str, ...]
     output: tuple[str, ...]
     more_input: tuple[str, ...] = ()  # the first that is stated is added to the input
+    # Paths of calls whose first group is the model. They have output tokens.
+    by_path: re.Pattern[str] | None = None
+    # Paths of calls whose first group is the id of an earlier response.
+    later: re.Pattern[str] | None = None
 
     def read_request(self, method: str, path: str, body: bytes) -> Asked | None:
         """Return None for a call that takes no tokens, or does not state its needs."""
-        if method != "POST" or not path.endswith(self.answering + self.silent):
+        if method != "POST":
+            return None
+        found = self.by_path.search(path) if self.by_path else None
+        if not (found or path.endswith(self.answering + self.silent)):
             return None
         request = parse_object(body)
-        model = request.get("model")
+        model = found[1] if found else request.get("model")
         if not isinstance(model, str):
             return None
-        has_output = path.endswith(self.answering)
-        return Asked(model, count_characters(request), self._find_most(request), has_output)
+        characters, attached = measure(request)
+        has_output = not path.endswith(self.silent)
+        most, in_background = self._find_most(request), request.get("background") is True
+        return Asked(model, characters, most, has_output, attached, in_background)
+
+    def find_earlier(self, path: str) -> str | None:
+        """Return the id of the earlier response that a call at `path` is about."""
+        found = self.later.search(path) if self.later else None
+        return found[1] if found else None
 
     def _find_most(self, request: Mapping[str, Any]) -> int | None:
         stated = [number for word in self.most if (number := find_count(request, word))]
@@ -72,9 +108,10 @@ class Dialect:
     def read_usage(self, message: Mapping[str, Any]) -> Usage:
         """Read a response or an event.
 
-        Anthropic's first event has it at `message.usage`, with an output that is not final.
+        Groq's last event has it at `x_groq.usage`. Anthropic's first event has it at
+        `message.usage`, with an output that is not final.
         """
-        for path in (("usage",), ("response", "usage")):
+        for path in (("usage",), ("response", "usage"), ("x_groq", "usage")):
             if isinstance(usage := find(message, *path), dict):
                 return Usage(self._count_input(usage), find_first(usage, self.output))
         usage = find(message, "message", "usage")
@@ -88,18 +125,21 @@ class Dialect:
 
 
 class UsageReader:
-    """Reads the body of one response for the usage that it states."""
+    """Reads the body of one response for the usage that it states, and for its `id`."""
 
     def __init__(self, dialect: Dialect, headers: Any, *, coded: bool = True) -> None:
         """`coded`: the chunks are still compressed, as the headers say."""
         self._dialect = dialect
-        self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        kind = headers.get("content-type", "")
+        self._is_stream = kind.startswith(("text/event-stream", FRAMES))
+        self._is_framed = kind.startswith(FRAMES)
         self._coding = headers.get("content-encoding", "identity") if coded else "identity"
         self._decoder = zlib.decompressobj(GZIP_OR_ZLIB)
         self._decompressed = 0  # bytes
         self._rest = bytearray()
         self._stopped = False
         self._usage = Usage()
+        self.id = ""
 
     def read_chunk(self, chunk: bytes) -> None:
         for plain in self._decode(chunk):
@@ -108,17 +148,13 @@ class UsageReader:
             self._read_plain(plain)
 
     def _read_plain(self, plain: bytes) -> None:
-        # `first` continues the rest, and a line end completes it. Only the new chunk is searched
-        # for line ends: an event may be long.
-        first, *more = plain.split(b"\n", 1) if self._is_stream else [plain]
-        self._rest += first
-        if more:
-            self._read_event(self._rest)
-            lines, _, begun = more[0].rpartition(b"\n")
-            # There may be very many lines, and mostly no usage.
-            for line in lines.split(b"\n") if USAGE in lines else ():
-                self._read_event(line)
-            self._rest = bytearray(begun)
+        if self._is_framed:
+            self._rest += plain
+            self._read_frames()
+        elif self._is_stream:
+            self._read_lines(plain)
+        else:
+            self._rest += plain
         if len(self._rest) > LARGEST:
             self._stop()
 
@@ -153,14 +189,50 @@ class UsageReader:
         self._stopped = True
         self._rest = bytearray()
 
-    def _read_event(self, line: bytes | bytearray) -> None:
+    def _read_lines(self, plain: bytes) -> None:
+        # `first` continues the rest, and a line end completes it. Only the new chunk is searched
+        # for line ends: an event may be long.
+        first, *more = plain.split(b"\n", 1)
+        self._rest += first
+        if more:
+            self._read_line(self._rest)
+            lines, _, begun = more[0].rpartition(b"\n")
+            # There may be very many lines, and mostly no usage.
+            for line in lines.split(b"\n") if USAGE in lines else ():
+                self._read_line(line)
+            self._rest = bytearray(begun)
+
+    def _read_line(self, line: bytes | bytearray) -> None:
         name, _, data = line.partition(b":")
-        if name == b"data" and USAGE in data:
+        if name == b"data":
+            self._read_event(data)
+
+    def _read_frames(self) -> None:
+        """Read the events of Bedrock. A frame: its size, that of its headers, a checksum; headers;
+        a JSON object with the event in base64; a checksum.
+        """
+        at = 0
+        while len(self._rest) - at >= 12:
+            size, headers = (int.from_bytes(self._rest[at + i : at + i + 4]) for i in (0, 4))
+            if not 16 + headers <= size <= LARGEST:
+                self._stop()
+                return
+            if len(self._rest) - at < size:
+                break
+            coded = find_text(parse_object(self._rest[at + 12 + headers : at + size - 4]), "bytes")
+            with suppress(ValueError):  # it is no base64
+                self._read_event(b64decode(coded))
+            at += size
+        del self._rest[:at]
+
+    def _read_event(self, data: bytes | bytearray) -> None:
+        if USAGE in data:
             self._read_message(data)
 
     def _read_message(self, data: bytes | bytearray) -> None:
-        said = self._dialect.read_usage(parse_object(data))
-        known = self._usage
+        message = parse_object(data)
+        said, known = self._dialect.read_usage(message), self._usage
+        self.id = find_text(message, "id") or find_text(message, "response", "id") or self.id
         self._usage = Usage(
             known.input if said.input is None else said.input,
             known.output if said.output is None else said.output,
@@ -177,28 +249,51 @@ def find_first(message: Mapping[str, Any], words: tuple[str, ...]) -> int | None
     return next((count for count in counts if count is not None), None)
 
 
-def count_characters(request: Mapping[str, Any]) -> int:
-    """Count all text of a request.
+def measure(request: Mapping[str, Any]) -> tuple[int, Attached]:
+    """Count all text of a request, and its attachments.
 
-    A number in a list is a token, as embeddings take them. Blobs count for nothing.
+    A number in a list is a token, as embeddings take them. Blobs have no text.
     """
-    count = 0
+    count, attached = 0, count_contexts(request)
     todo = [request.get(word) for word in TEXTS]
     while todo:
         each = todo.pop()
         if isinstance(each, str):
             count += 0 if each.startswith("data:") else len(each)
         elif isinstance(each, dict):
-            todo += parts_of(each)
+            if kind := find_attached(each):
+                attached[kind] += 1
+            else:
+                todo += parts_of(each)
         elif isinstance(each, list):
             todo += each
         elif isinstance(each, int):
             count += CHARACTERS_PER_TOKEN
-    return count
+    return count, attached
+
+
+def count_contexts(request: Mapping[str, Any]) -> Counter[str]:
+    """Count what adds input that the request does not show."""
+    tools = request.get("tools")
+    kinds = [find(each, "type") for each in tools] if isinstance(tools, list) else []
+    count = sum(isinstance(kind, str) and kind not in OWN_TOOLS for kind in kinds)
+    count += sum(bool(request.get(word)) for word in CONTEXTS)
+    count += bool(find_text(request, "prompt", "id"))  # a stored prompt
+    return Counter({"context": count}) if count else Counter()
+
+
+def find_attached(part: Mapping[str, Any]) -> str | None:
+    """Return the kind of attachment that `part` is. Anthropic's documents may be text."""
+    if find_text(part, "source", "type") in ("text", "content"):
+        return None
+    return ATTACHED.get(find_text(part, "type"))
 
 
 def parts_of(part: Mapping[str, Any]) -> list[Any]:
     """Return the values that may have text. A number here is a setting."""
+    is_text = part.get("type") == "text"
     return [
-        value for word, value in part.items() if word not in BLOBS and not isinstance(value, int)
+        value
+        for word, value in part.items()
+        if not isinstance(value, int) and (word not in BLOBS or (word == "data" and is_text))
     ]
