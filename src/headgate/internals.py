@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headgate.limiter import Limiter
     from headgate.limits import Limit
     from headgate.permit import Issuer, Permit
+    from headgate.request import Request
 
 Estimate: TypeAlias = "Callable[[Limiter], dict[str, Any]]"  # the units to ask a limiter for, now
 
@@ -54,6 +55,14 @@ def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
     limiter._begin_again(limits)
 
 
+def estimated(limiter: Limiter, estimate: Estimate, units: dict[str, Any]) -> Request:
+    """The request of an acquire. While it waits, its cost follows the estimate."""
+    request = limiter._request(1, None, None, units)
+    if units:
+        request.estimate = lambda: estimate(limiter)
+    return request
+
+
 async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:
     """Acquire the units that `estimate` returns.
 
@@ -62,7 +71,7 @@ async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:
     """
     units = estimate(limiter)
     try:
-        return await limiter.acquire(**units)
+        return await queue_of(limiter).acquire(estimated(limiter, estimate, units))
     except CostExceedsCapacityError:
         if estimate(limiter) == units:
             raise
@@ -72,7 +81,7 @@ async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:
 def acquire_estimated_sync(limiter: Limiter, estimate: Estimate) -> Permit:
     units = estimate(limiter)
     try:
-        return limiter.acquire_sync(**units)
+        return queue_of(limiter).acquire_sync(estimated(limiter, estimate, units))
     except CostExceedsCapacityError:
         if estimate(limiter) == units:
             raise

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from headgate.closing import UNCLOSED, Closing
 from headgate.counts import counts_of, note_refusal
@@ -26,6 +26,8 @@ MISTAKES = {
 }
 NOTHING = "-"  # no cost was named
 
+Estimate: TypeAlias = Callable[[], Units]
+
 
 class Request:
     """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not
@@ -34,10 +36,12 @@ class Request:
     `retry_for`: in seconds, see `Limiter`; None: the store's default.
     `raises`: whether the caller gets the StoreError when the store cannot be asked.
     `closing`: the list of the acquires that wait.
+    `estimate`: returns the present cost, if `units` is an estimate that may change during the wait.
     """
 
     __slots__ = (
         "closing",
+        "estimate",
         "max_sleep",
         "max_waiters",
         "on_wait",
@@ -57,8 +61,10 @@ class Request:
         retry_for: float | None = None,
         raises: bool = True,
         closing: Closing = UNCLOSED,
+        estimate: Estimate | None = None,
     ) -> None:
         self.closing = closing
+        self.estimate = estimate
         self.retry_for = retry_for
         self.raises = raises
         self.units = units
@@ -69,11 +75,27 @@ class Request:
         # One request and one permit, with no bound and no callback.
         self.plain = not units and max_sleep is None and max_waiters is None and on_wait is None
 
+    def replaced(self, units: Units, on_wait: OnWait | None) -> Request:
+        rest = self.retry_for, self.raises, self.closing, self.estimate
+        return Request(units, self.max_sleep, self.max_waiters, on_wait, *rest)
+
+    def renewed(self) -> Request:
+        """The same request at its present cost: itself, if that has hardly changed."""
+        units = self.units if self.estimate is None else self.estimate()
+        return self.replaced(units, self.on_wait) if differ(units, self.units) else self
+
 
 class Try(Request):
     """The acquire of a `try_acquire`."""
 
     __slots__ = ()
+
+
+def differ(units: Units, others: Units) -> bool:
+    """Whether one of the units differs by more than an eighth."""
+    return units.keys() != others.keys() or any(
+        8 * abs(number - others[unit]) > others[unit] for unit, number in units.items()
+    )
 
 
 def cost_text(units: Units) -> str:

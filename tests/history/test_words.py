@@ -11,6 +11,7 @@ from tests.history.events import Commit
 from tests.history.words import VERBS, call_of
 from tests.twins.wire import (
     Acquire,
+    Amend,
     Call,
     Caller,
     Cancel,
@@ -33,6 +34,7 @@ CALLER = Caller("session.1", 7, "requests=2,tokens=900")
 SENT: list[Request] = [
     Acquire(7, 3, "tokens=900", None, 4),
     Acquire(8, 1, "-", 0),
+    Amend(7, "tokens=900", "-"),
     Cancel(CALLER, 1_750_000_000_000_000),
     Cancel(CALLER, 0, 3),
     Release(CALLER, 4),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from tests.history.events import Commit
 from tests.twins.wire import (
     Acquire,
+    Amend,
     Call,
     Caller,
     Cancel,
@@ -88,6 +89,7 @@ def drain(words: Iterator[str]) -> Drain:
 
 VERBS: dict[str, Callable[[Iterator[str]], Request]] = {
     "acquire": acquire,
+    "amend": lambda words: Amend(int(next(words)), next(words), next(words)),
     "cancel": cancel,
     "release": release,
     "renew": renew,

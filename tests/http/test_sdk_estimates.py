@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -10,12 +11,12 @@ import pytest
 from examples.services.budgets import Rules
 from examples.services.models import Models
 from examples.services.speech import FILE, PICTURE
-from headgate import Limiter
+from headgate import Limiter, Window
 from headgate.http.openai import Estimates
 from headgate.http.token_estimates import FIRST_ATTACHED
 from tests.http.sdks import LIMITS, client_of, question
-from tests.http.test_sdks import FIRST, INTO, everything, spent
-from tests.world import at_rest
+from tests.http.test_sdks import FIRST, HOUR, INTO, everything, spent
+from tests.world import at_rest, soon
 
 SDKS = sorted(LIMITS)
 DATA = "A" * 100_000  # a picture or a file in base64
@@ -107,3 +108,20 @@ async def test_the_first_picture_has_an_estimate(
     used = spent(await at_rest(one))
     assert used["input_tokens"] - FIRST_ATTACHED["picture"] < 20
     assert used["output_tokens"] == FIRST
+
+
+async def test_waiting_calls_profit_from_the_first_response(
+    sdk: str, service: Models, name: str, store: Any
+) -> None:
+    """Each of 20 calls takes 26 tokens. Of the first estimates, one fits into 600 an hour.
+
+    Estimates of the arrival would let one call in at a time, and none after 87 tokens were used.
+    """
+    unit = "tokens" if sdk == "openai" else "output_tokens"
+    limiter = Limiter(name, Window(600, HOUR, unit=unit), store=store)
+    async with client_of(sdk, False, service) as client:
+        LIMITS[sdk](client, limiter)
+
+        await soon(asyncio.gather(*(ask(client, sdk) for _ in range(20))))
+
+    assert spent(await at_rest(limiter)) == {unit: 20 * (20 + INTO * (unit == "tokens"))}

@@ -39,6 +39,7 @@ OVER = 30 * SECOND
 HOLDERS = -MOST + 2.0**48  # the first score of holders, as in membership.lua
 WORDS = {
     "acquire": 5,
+    "amend": 3,
     "cancel": 5,
     "drain": 4,
     "pause": 1,

@@ -17,6 +17,7 @@ from tests.twins.model import KEEP, Model, OutboxItem
 from tests.twins.wire import (
     NOON,
     Acquire,
+    Amend,
     Call,
     Caller,
     Cancel,
@@ -231,6 +232,9 @@ class Player:
         caller = self.picked(details[0])
         if caller is None:
             return []
+        if kind == "amend":
+            mine = caller.session == session.name
+            return [Amend(caller.number, caller.asked, *details[1:])] if mine else []
         if kind == "rejoin":
             granted = caller.session == session.name and caller in self.moments
             return [Rejoin(caller, self.moments[caller], self.fences[caller])] if granted else []
@@ -329,6 +333,10 @@ class Player:
             elif caller is not None and answer[0] == "wait":
                 session.waiting[caller.number] = caller
         for request, answer in answered(call, reply):
+            if isinstance(request, Amend) and answer[1]:
+                caller, amended = request.callers(session.name)
+                session.waiting[request.number] = amended
+                self.callers[self.callers.index(caller)] = amended
             if isinstance(request, Rejoin) and answer[1]:
                 session.waiting[request.caller.number] = request.caller
                 self.moments.pop(request.caller, None)

@@ -21,6 +21,7 @@ from headgate.request import NOTHING
 from tests.twins.kept import Record, Replaced, client_of, end_that_says
 from tests.twins.wire import (
     Acquire,
+    Amend,
     Answer,
     Call,
     Caller,
@@ -467,6 +468,8 @@ class Turn:
                 return [("done", 1, 1, 0)]
             case Rejoin():
                 return [("done", 1, int(self.rejoin(request)), 0)]
+            case Amend():
+                return [("done", 1, int(self.amend(request)), 0)]
             case Status():
                 return [self.status(units_of(request.asked))]
             case Update():
@@ -562,9 +565,27 @@ class Turn:
         if caller not in gate.queue:
             first[caller] = request.fence
             gate.join(caller, units, gate.costs(units))
-            granted = sorted((first[each], each.text, each) for each in gate.queue if each in first)
-            for *_, each in reversed(granted):
-                gate.queue.move_to_end(each, last=False)
+            self.sort_first()
+        return True
+
+    def sort_first(self) -> None:
+        gate, first = self.gate, self.model.first
+        granted = sorted((first[each], each.text, each) for each in gate.queue if each in first)
+        for *_, each in reversed(granted):
+            gate.queue.move_to_end(each, last=False)
+
+    def amend(self, request: Amend) -> bool:
+        (caller, amended), gate = request.callers(self.call.session), self.gate
+        units = units_of(request.wanted)
+        costs = gate.costs(units)
+        if gate.never(costs) or caller not in gate.queue:
+            return False
+        gate.amend(caller, units, costs)
+        renamed = [(amended if each == caller else each, its) for each, its in gate.queue.items()]
+        gate.queue = OrderedDict(renamed)
+        if caller in self.model.first:
+            self.model.first[amended] = self.model.first.pop(caller)
+            self.sort_first()
         return True
 
     def leave(self, request: Quit) -> None:

@@ -22,6 +22,8 @@ RATED = ["requests", "requests", "tokens"]
 MAX_SLEEPS = [None, None, None, None, None, 0, 1, 1_000, 50_000, 1_000_000, 100_000_000]
 CROWDS = [1, 1, 1, 1, 1, 1, 1, 1, 1, 40]  # mostly few, sometimes more than one call may look at
 OPERATIONS = [
+    "amend",
+    "amend",
     "cancel",
     "cancel",
     "release",
@@ -206,6 +208,7 @@ class Author:
             "cancel": [self.dice.random() < 0.8, self.dice.choice([1, 1, 1, 2, 5]) * self.crowd],
             "release": [self.dice.choice([1, 1, 1, 2, 5]) * self.crowd],
             "settle": [self.asked(-4)],
+            "amend": [self.asked(1)],
             "renew": [round(self.dice.choice(LEASES) * 1_000_000)],
         }
         return [kind, self.dice.randrange(12), *details.get(kind, [])]

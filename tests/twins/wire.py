@@ -227,6 +227,22 @@ class Rejoin(NamedTuple):
         return f"rejoin {session} {number} {self.moment} {self.fence} {asked}"
 
 
+class Amend(NamedTuple):
+    """A waiter of the session that calls asks for something else."""
+
+    number: int
+    asked: str
+    wanted: str
+
+    @property
+    def words(self) -> str:
+        return f"amend {self.number} {self.asked} {self.wanted}"
+
+    def callers(self, session: str) -> tuple[Caller, Caller]:
+        """The caller before and after."""
+        return Caller(session, self.number, self.asked), Caller(session, self.number, self.wanted)
+
+
 class Status(NamedTuple):
     asked: str = "-"
 
@@ -261,6 +277,7 @@ Request = (
     | Reset
     | Declared
     | Rejoin
+    | Amend
 )
 
 

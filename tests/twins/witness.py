@@ -19,6 +19,7 @@ from headgate.gate.token_bucket import TokenBucketRule
 from tests.twins.model import KEEP, Model, PatientGate, units_of
 from tests.twins.wire import (
     Acquire,
+    Amend,
     Answer,
     Call,
     Caller,
@@ -145,6 +146,11 @@ class Witness:
                 if answer[0] in ("grant", "wait"):
                     self.places += 1
                     self.arrivals[caller] = self.place[caller] = self.places
+            if isinstance(request, Amend) and answer[1]:
+                caller, amended = request.callers(call.session)
+                self.arrivals[amended] = self.place[amended] = self.arrivals.pop(caller)
+                if caller in self.held_back:
+                    self.held_back.add(amended)
             if isinstance(request, Rejoin) and answer[1]:
                 self.arrivals[request.caller] = self.place[request.caller]
                 self.held_back.add(request.caller)

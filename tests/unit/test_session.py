@@ -21,6 +21,7 @@ from headgate.stores.redis.protocol.operations import Caller, Operation, Release
 from headgate.stores.redis.protocol.replies import OtherReplyError
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.local_handoff import SOON
+from headgate.stores.redis.session.next_call import MOST_AMENDED
 from headgate.stores.redis.session.polls import HEARTBEAT, MARGIN
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, MOST, SCHEDULED
@@ -480,3 +481,141 @@ def test_a_call_that_changed_nothing_keeps_its_settlement_while_the_session_leav
     talk.reply(f"stale {OTHER.program}" if verdict == "stale" else verdict)
 
     assert "settle" in [operation.verb for operation in talk.session.traffic.operations]
+
+
+# Estimates ----------------------------------------------------------------------------------------
+
+TOKENS = Declaration(rules_of([Rate(1000, per=1, unit="tokens")]))
+
+
+def estimated(talk: Talk, *estimates: int) -> PendingAcquire:
+    """A waiter with these estimates, one after another."""
+    pending = begin_estimated(talk, *estimates)
+    talk.call()
+    talk.done("wait 1 100 0")
+    return pending
+
+
+def begin_estimated(talk: Talk, *estimates: int) -> PendingAcquire:
+    left = list(estimates[1:])
+
+    def estimate() -> dict[str, int]:
+        return {"tokens": left.pop(0) if len(left) > 1 else left[0]}
+
+    request = Request({"tokens": estimates[0]}, estimate=estimate)
+    pending = PendingAcquire(request, Promise(), False, talk.now)
+    talk.session.begin(pending, talk.now)
+    return pending
+
+
+def settle_something(talk: Talk) -> None:
+    talk.session.traffic.run([Settle(7, "tokens=-1")])
+
+
+def test_a_call_asks_again_for_waiters_whose_estimates_have_changed() -> None:
+    """It goes with a call that is made anyway. The next call asks for nothing again."""
+    talk = Talk(TOKENS)
+    pending = estimated(talk, 500, 60)
+    assert talk.state is IDLE
+    settle_something(talk)
+
+    assert talk.call()[-4:] == ["amend", "1", "tokens=500", "tokens=60"]
+    talk.done("done 2 1 0")
+
+    assert pending.request.units == {"tokens": 60}
+    settle_something(talk)
+    assert "amend" not in talk.call()
+
+
+def test_a_waiter_that_was_granted_meanwhile_keeps_its_cost() -> None:
+    talk = Talk(TOKENS)
+    pending = estimated(talk, 500, 60)
+    settle_something(talk)
+    talk.call()
+
+    talk.done("done 1 1 0 done 1 0 0", f"@{talk.server} 1 1 0 9 0")
+
+    assert (pending.request.units, outcome(pending).fence) == ({"tokens": 500}, talk.server + 9)
+
+
+@pytest.mark.parametrize(("amended", "tokens"), [(1, 60), (0, 500)])
+def test_a_grant_waits_for_the_reply_that_shows_its_cost(amended: int, tokens: int) -> None:
+    """The notification may be of a grant before or after the change."""
+    talk = Talk(TOKENS)
+    pending = estimated(talk, 500, 60)
+    settle_something(talk)
+    talk.call()
+
+    talk.notify("1 1 0 9 0")
+    assert outcome(pending) is None
+    talk.done(f"done 1 1 0 done 1 {amended} 0")
+
+    assert outcome(pending).fence == talk.server + 9
+    assert pending.request.units == {"tokens": tokens}
+
+
+@pytest.mark.parametrize(("amended", "tokens"), [(1, 60), (0, 500)])
+def test_a_caller_that_leaves_meanwhile_cancels_at_the_cost_it_has(
+    amended: int, tokens: int
+) -> None:
+    talk = Talk(TOKENS)
+    pending = estimated(talk, 500, 60)
+    settle_something(talk)
+    talk.call()
+
+    talk.leave(pending)
+    talk.done(f"done 1 1 0 done 1 {amended} 0")
+
+    assert talk.call()[-6:] == ["cancel", "a", "1", "1", "0", f"tokens={tokens}"]
+
+
+def test_a_call_that_is_repeated_changes_the_cost_once() -> None:
+    """S3: byte for byte, whatever the estimate is by then."""
+    talk = Talk(TOKENS)
+    pending = estimated(talk, 500, 60, 200)
+    settle_something(talk)
+    words = talk.call()
+
+    talk.session.traffic.put_off()
+    assert talk.call() == words
+    talk.done("done 2 1 0")
+
+    assert pending.request.units == {"tokens": 60}
+
+
+def test_a_session_that_begins_again_asks_at_the_cost_it_had() -> None:
+    talk = Talk(TOKENS)
+    pending = estimated(talk, 500, 60)
+    settle_something(talk)
+    talk.call()
+
+    talk.reply("lapsed")
+
+    assert pending.request.units == {"tokens": 500}
+    words = talk.call()
+    assert words[-6:] == ["acquire", "1", "1", "-1", "-1", "tokens=500"]
+    assert "amend" not in words
+
+
+def test_a_session_ends_when_the_server_fails_in_the_middle_of_a_change() -> None:
+    """The ids of its waiters are unknown then."""
+    talk = Talk(TOKENS)
+    estimated(talk, 500, 60)
+    settle_something(talk)
+    talk.call()
+
+    with pytest.raises(StoreError, match="did not answer"):
+        talk.done("done 9 1 0")
+
+    assert talk.session.traffic.leaving
+
+
+def test_few_waiters_are_asked_again_in_one_call() -> None:
+    talk = Talk(TOKENS)
+    for _ in range(MOST_AMENDED + 5):
+        begin_estimated(talk, 500, 60)
+    talk.call()
+    talk.done(f"wait {MOST_AMENDED + 5} 100 0")
+    settle_something(talk)
+
+    assert talk.call().count("amend") == MOST_AMENDED

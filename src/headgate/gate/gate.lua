@@ -86,6 +86,11 @@ function Gate.join(count, costs)
   for i = 1, #costs do waiting[i] = waiting[i] + count * costs[i] end
 end
 
+function Gate.amend(before, costs)
+  Gate.join(-1, before)
+  Gate.join(1, costs)
+end
+
 function Gate.leave(count, costs)
   Gate.join(-count, costs)
 end

@@ -231,6 +231,13 @@ class Gate:
         for index, _ in self.rated:
             self.waiting[index] += costs[index]
 
+    def amend(self, caller: Hashable, units: Units, costs: Costs) -> None:
+        """Change the cost of a waiter, which keeps its place."""
+        _, before = self.queue[caller]
+        for index, _ in self.rated:
+            self.waiting[index] -= before[index]
+        self.join(caller, units, costs)
+
     def leave(self, caller: Hashable) -> bool:
         """Take a waiter out of the queue. Those behind it move forward (T5)."""
         asked = self.queue.pop(caller, None)

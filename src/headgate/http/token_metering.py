@@ -176,11 +176,21 @@ class MeteredPermits(ReadingPermits):
         super().__init__(dialect, feedback, in_background)
         self._asked = asked
         self._estimates = estimates
-        self._input = estimates.input(asked.model, asked.characters, asked.attached)
-        self._output = estimates.output(asked.model, asked.max_output) if asked.has_output else 0
+        self._estimate()
+
+    def _estimate(self) -> None:
+        asked = self._asked
+        self._input = self._estimates.input(asked.model, asked.characters, asked.attached)
+        self._output = 0
+        if asked.has_output:
+            self._output = self._estimates.output(asked.model, asked.max_output)
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
-        """Return the estimate in each unit of tokens that `limiter` has, at most its capacity."""
+        """Return the estimate in each unit of tokens that `limiter` has, at most its capacity.
+
+        A queue asks again while the call waits.
+        """
+        self._estimate()
         capacity = queue_of(limiter).declared.capacity
         amounts = self._amounts(Usage())  # no usage yet: the estimates
         return {

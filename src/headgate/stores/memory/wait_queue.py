@@ -164,6 +164,8 @@ class WaitQueue:
         queue = self.gate.queue
         while queue:
             waiter = cast(Waiter, next(iter(queue)))
+            if waiter.request.estimate is not None:
+                self._estimate_again(waiter)
             if waiter.grant is None and not self.holders.all_or_nothing(self._grant, waiter):
                 break
             self.wake_granted(waiter)
@@ -173,6 +175,13 @@ class WaitQueue:
         """Advance after the step that runs now. Both may run twice."""
         if self.local.futures or self.gate.queue or (not self.pooling and self.declared.timeless):
             self._lock.deferred.append((self._lock, self.advance))
+
+    def _estimate_again(self, waiter: Waiter) -> None:
+        """Let the head ask for its present estimate, unless it has its grant."""
+        if waiter.grant is None:
+            waiter.request = request = waiter.request.renewed()
+            if self.gate.queue[waiter][0] is not request.units:
+                self.gate.amend(waiter, request.units, self.gate.costs(request.units))
 
     def _grant(self, waiter: Waiter) -> bool:
         gate = self.gate

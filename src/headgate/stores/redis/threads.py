@@ -12,7 +12,6 @@ from headgate.permit import Permit
 from headgate.stores.loops import waits_for_ever, warn_of_blocking
 from headgate.stores.redis.fast_path import FastIssuer
 from headgate.stores.redis.routing import Sessions
-from headgate.stores.redis.session.acquires import with_on_wait
 from headgate.stores.redis.session.loop_session import Home
 from headgate.stores.redis.transport.connection import SILENCE
 from headgate.stores.redis.transport.failures import cannot
@@ -92,7 +91,7 @@ class Threads:
         if on_wait is None:
             return self.blocking(lambda: acquire(request))
         call: Call[Permit] = Call(lambda: acquire(telling), self._queue.name, give_back, on_wait)
-        telling = with_on_wait(request, call.say)  # before the lambda runs
+        telling = request.replaced(request.units, call.say)  # before the lambda runs
         return answer_of(call)
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:

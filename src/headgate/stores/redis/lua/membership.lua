@@ -79,6 +79,15 @@ function Membership.add_waiters(list)
   return add('NX', unpack(list))
 end
 
+-- Returns whether it was in the queue. It keeps its place.
+function Membership.rename_waiter(id, new)
+  local score = score_of(id)
+  if not score then return false end
+  redis.call('ZREM', MEMBERS, id)
+  add(Numbers.text(score), new)
+  return true
+end
+
 function Membership.remove_waiters(ids)
   return redis.call('ZREM', MEMBERS, unpack(ids))
 end

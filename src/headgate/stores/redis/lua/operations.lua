@@ -114,6 +114,14 @@ function verbs.cancel(session, first, count, t, asked)
   answer_many(ended, count)
 end
 
+-- A waiter asks for another cost, and keeps its place. If it was granted already, nothing changes.
+function verbs.amend(number, asked, wanted)
+  local head, costs = SESSION .. ':' .. number .. ':', RequestId.costs_of(wanted)
+  local amended = not Gate.never(costs)
+    and Queue.amend(head .. asked, RequestId.costs_of(asked), head .. wanted, costs)
+  answer('done', 1, amended and 1 or 0)
+end
+
 -- A session is over, and holds only the numbers in `kept`: "3,7"; "-" for none; "*" for all.
 function verbs.quit(session, kept)
   Sessions.quit(session)
@@ -210,9 +218,9 @@ end
 
 -- Words: n is a number, o a number or -1 for none, w any other word.
 local WORDS = {
-  acquire = 'nnoow', cancel = 'wnnnw', quit = 'ww', release = 'wnnw', renew = 'wnn', settle = 'nw',
-  status = 'w', update = 'w', drain = 'wnnn', pause = 'n', whole = 'n', rejoin = 'wwnnw',
-  resume = '', reset = '', declared = '',
+  acquire = 'nnoow', amend = 'www', cancel = 'wnnnw', quit = 'ww', release = 'wnnw',
+  renew = 'wnn', settle = 'nw', status = 'w', update = 'w', drain = 'wnnn', pause = 'n',
+  whole = 'n', rejoin = 'wwnnw', resume = '', reset = '', declared = '',
 }
 local NUMBER, OPTIONAL = string.byte('no', 1, 2)
 local FIRST = 8 -- of ARGV

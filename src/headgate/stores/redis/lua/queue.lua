@@ -68,6 +68,14 @@ function Queue.remove(ids, costs)
   return left
 end
 
+-- Returns whether the request waited. Its costs change, and so does its id.
+function Queue.amend(id, costs, new, new_costs)
+  if not Membership.rename_waiter(id, new) then return false end
+  Gate.amend(costs, new_costs)
+  front, at = EMPTY, 1
+  return true
+end
+
 function Queue.each(see)
   Membership.each(0, gate.queued, function(id) see(RequestId.costs(id)) end)
 end

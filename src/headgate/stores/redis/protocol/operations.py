@@ -12,6 +12,7 @@ from headgate.stores.redis.protocol.replies import Answer, StatusAnswer
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
+    from headgate.request import Request
 
 Outcome = Answer | StatusAnswer | StoreError
 # The statement of a call about its limits. The store knows them; or the call declares them; or it
@@ -117,6 +118,25 @@ class Cancel(GivingBack):
     def write(self, count: int) -> tuple[Any, ...]:
         session_id, number, asked = self.caller
         return (self.verb, session_id, number, count, self.t, asked)
+
+
+@dataclass(slots=True, eq=False)
+class Amend(Operation):
+    """A waiter asks for another cost. `NextCall` makes it anew for each call."""
+
+    verb = "amend"
+    logged = False
+
+    number: int
+    asked: str
+    renewed: Request = field(kw_only=True)
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        return (self.verb, self.number, self.asked, self.renewed.text)
+
+    def owed_at(self, now: float) -> bool:
+        return False
 
 
 @dataclass(slots=True, eq=False)

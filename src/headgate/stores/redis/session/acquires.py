@@ -6,8 +6,8 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.request import Request
-from headgate.stores.redis.protocol.operations import Caller
-from headgate.waiting import OnWait, queued_at
+from headgate.stores.redis.protocol.operations import Caller, new_caller
+from headgate.waiting import queued_at
 
 if TYPE_CHECKING:
     from headgate.gate.gate import Grant
@@ -47,8 +47,15 @@ class PendingAcquire:
     def report_wait(self, then: Promise, position: int, delay: int) -> None:
         """Give the position to the caller's `on_wait`, once. `then` gets the grant."""
         position_future, self.future, self.then = self.future, then, None
-        self.request = with_on_wait(self.request, None)
+        self.request = self.request.replaced(self.request.units, None)
         position_future.set_result(queued_at(position, delay))
+
+    def amend(self, request: Request) -> None:
+        """From now on it waits with this cost. A cancel that is not sent yet names it, too."""
+        self.request = request
+        self.caller = new_caller((self.caller.session_id, self.number, request.text))
+        if self.cancel is not None:
+            self.cancel.caller = self.caller
 
     def settle(self, outcome: Grant | BaseException) -> None:
         settle(self.future, outcome)
@@ -60,11 +67,6 @@ class Deadline(NamedTuple):
     moment: float
     number: int  # tells apart equal moments
     pending: list[PendingAcquire]  # one; none: the caller has ended
-
-
-def with_on_wait(request: Request, on_wait: OnWait | None) -> Request:
-    rest = request.retry_for, request.raises, request.closing
-    return Request(request.units, request.max_sleep, request.max_waiters, on_wait, *rest)
 
 
 def settle(promise: Promise, outcome: object) -> None:

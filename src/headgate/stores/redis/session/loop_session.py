@@ -137,7 +137,7 @@ class LoopSession:
             note_grant(
                 counts_of(self.queue.name),
                 self.queue.name,
-                request,
+                pending.request,
                 waited if pending.queued else None,
             )
             return pending.permit or issued(self, pending, grant, waited)

@@ -4,11 +4,12 @@ last reply.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from headgate.stores.redis.protocol.calls import NOTIFIED, WAITS, write_call
-from headgate.stores.redis.protocol.operations import KNOWN, Leave, PauseWhole, new_caller
-from headgate.stores.redis.session.traffic import IN_FLIGHT, MOST, Sent
+from headgate.stores.redis.protocol.operations import KNOWN, Amend, Leave, PauseWhole, new_caller
+from headgate.stores.redis.session.traffic import IN_FLIGHT, MOST, NONE_AMENDED, Sent
 
 if TYPE_CHECKING:
     from headgate.stores.redis.limit_sync import LimitSync
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 FAR = 50  # from this position on, one round trip more or less makes no difference to a waiter
 KEEP = 30.0  # seconds after which the script may have forgotten the last reply to a silent session
+MOST_AMENDED = 100  # waiters in one call (S9, bounds)
 
 
 class NextCall:
@@ -120,6 +122,10 @@ class NextCall:
         whole = self._traffic.reserved.whole
         if whole is not None and (left := whole.left(now)):
             operations = [PauseWhole(left), *operations]
+        amended = NONE_AMENDED
+        if waits and not declared.timeless and (amends := self._amend()):
+            operations = [*operations, *amends]
+            amended = {each.number: waiting[each.number] for each in amends}
         alone = uncontended and len(acquires) == 1 and how == KNOWN and not (operations or waits)
         numbering.call += 1
         command = write_call(
@@ -140,8 +146,18 @@ class NextCall:
             pending.caller = new_caller((numbering.session_id, number, pending.request.text))
             pending.last = acquires[-1].number
             waiting[number] = pending
-        outbox_grants = self._handoff.outbox_grants
-        return Sent(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
+        seen = ahead, self._handoff.outbox_grants, alone, amended
+        return Sent(command, declared.lease, now, acquires, operations, *seen)
+
+    def _amend(self) -> list[Amend]:
+        """Let the first waiters ask for their present estimates."""
+        found = []
+        for pending in islice(self._traffic.waiting.values(), MOST_AMENDED):
+            request = pending.request
+            renewed = request if request.estimate is None else request.renewed()
+            if renewed is not request:
+                found.append(Amend(pending.number, request.text, renewed=renewed))
+        return found
 
     def _received(self, waits: bool, now: float) -> str:
         """The beginning of the last reply received, which the server compares with its record.

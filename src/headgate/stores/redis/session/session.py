@@ -20,7 +20,14 @@ from headgate.errors import StoreError
 from headgate.keys import title
 from headgate.log_writer import log
 from headgate.stores.change_events import note_fleet_limits
-from headgate.stores.redis.protocol.operations import KNOWN, Leave, Operation, Rejoin, Renew
+from headgate.stores.redis.protocol.operations import (
+    KNOWN,
+    Amend,
+    Leave,
+    Operation,
+    Rejoin,
+    Renew,
+)
 from headgate.stores.redis.protocol.replies import (
     UNKNOWN,
     Answer,
@@ -171,6 +178,8 @@ class Session:
         if len(reply.answers) != len(sent.operations) + len(sent.acquires):
             raise StoreError("it did not answer each request once")
         for operation, outcome in zip(sent.operations, reply.answers, strict=False):
+            if isinstance(operation, Amend) and cast("Answer", outcome).number:
+                sent.amended[operation.number].amend(operation.renewed)
             self._on_answer(operation, outcome, now)
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
         at_once, ahead = self._grants.apply_answers(sent.acquires, answers, now)
@@ -214,6 +223,8 @@ class Session:
             # that names them (S6, FIFO).
             self._out_of_order.append(found)
             self.traffic.schedule()
+        elif self.traffic.is_amending(grant.number for grant in grants):
+            self._out_of_order.append(found)  # the reply also shows at which cost they were granted
         else:
             self._apply_notification(found, now)
 
@@ -280,6 +291,8 @@ class Session:
         for operation in operations:
             self._on_answer(operation, error, now)
         traffic.operations += keep_owed(self.limits.name, operations, error, now, refused=True)
+        # It may have amended waiters: the server forgets this session with all its ids.
+        traffic.leaving = traffic.leaving or bool(begun and sent and sent.amended)
         traffic.fail(sent.acquires if sent else (), error)
         for pending in sent.acquires if sent else []:
             traffic.waiting.pop(pending.number, None)

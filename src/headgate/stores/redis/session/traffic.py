@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.stores.redis.protocol.operations import Cancel, Leave, PauseWhole
+from headgate.stores.redis.protocol.operations import Amend, Cancel, Leave, PauseWhole
 from headgate.stores.redis.session.reservations import Reservations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headgate.errors import StoreError
     from headgate.stores.redis.protocol.calls import Command
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.whole_pause import WholePause
 
 MOST = 1000  # callers in one call (S9, bounds)
+NONE_AMENDED: Mapping[int, PendingAcquire] = MappingProxyType({})
 
 
 class State(Enum):
@@ -42,6 +44,8 @@ class Sent(NamedTuple):
     ahead: int
     outbox_grants: int  # the hand-off's count of grants when it was sent
     alone: bool  # it is one acquire, and most likely the reply is its grant
+    # Waiters for which it asks for another cost. Until the reply, their cost is not known.
+    amended: Mapping[int, PendingAcquire]
 
 
 class Traffic:
@@ -81,6 +85,11 @@ class Traffic:
         if self.waiting:
             self.schedule()
 
+    def is_amending(self, numbers: Iterable[int]) -> bool:
+        """Whether the call without a reply changes the cost of one of these waiters."""
+        call = self.sent or self.to_repeat
+        return call is not None and any(number in call.amended for number in numbers)
+
     def stop(self) -> Sent | None:
         """Wait for no reply any more. Return the call without a reply, which must be repeated."""
         sent, self.sent = self.sent or self.to_repeat, None
@@ -105,7 +114,7 @@ class Traffic:
             self.waiting.pop(pending.number, None)
         self.acquires[:0] = acquires
         # `NextCall` makes these anew.
-        anew = Leave, PauseWhole
+        anew = Amend, Leave, PauseWhole
         self.operations[:0] = [each for each in operations if not isinstance(each, anew)]
 
     def put_off(self) -> None:
