@@ -345,7 +345,7 @@ REDIS_LAYERS = [
     ["transport", "limit_sync.py"],
     ["session", "fast_path.py"],
     ["routing.py", "index.py", "members.py"],
-    ["listing.py"],
+    ["listing.py", "texts.py"],
     ["permit_issuer.py"],
     ["threads.py", "diagnosis.py"],
     ["queue.py"],

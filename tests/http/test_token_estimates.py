@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
+from collections.abc import Callable
+from time import monotonic, sleep
 
 import pytest
 
-from headgate.http.token_estimates import FIRST_OUTPUT, Estimates
+from headgate.http import token_estimates
+from headgate.http.token_estimates import FIRST_OUTPUT, Estimates, Known
+from tests.machine import scaled
+from tests.servers import Server
+
+
+def wait_until(met: Callable[[], object]) -> None:
+    end = monotonic() + scaled(5.0)
+    while not met():
+        assert monotonic() < end
+        sleep(0.001)
 
 
 def test_the_first_estimate_is_a_rule_of_thumb() -> None:
@@ -133,3 +146,145 @@ def test_attachments_of_no_tokens_are_learned() -> None:
     assert estimates.status()[0].attachments == {"picture": 0, "file": 0}
     estimates.learn_input("m", 0, 0, 400, {"picture": 3, "file": 1})
     assert estimates.status()[0].attachments == {"picture": 100, "file": 100}
+
+
+# Shared -------------------------------------------------------------------------------------------
+
+
+def test_processes_share_their_estimates_through_the_store(
+    redis_url: str, redis_server: Server, name: str
+) -> None:
+    """Another object stands for another process: it shares nothing else with the first."""
+    first, second = Estimates(store=redis_url), Estimates(store=redis_url)
+    first.learn_input(name, 4000, 1000, 3000)
+    wait_until(lambda: redis_server.admin.exists(f"headgate:{{/estimates}}:{name}"))
+
+    wait_until(lambda: second.input(name, 4000) > 2000)
+
+    assert second.input(name, 4000) == first.input(name, 4000)
+
+
+def test_a_text_has_a_key_that_expires(redis_url: str, redis_server: Server, name: str) -> None:
+    estimates = Estimates(store=redis_url)
+    estimates.learn_output(name, 512, 30)
+
+    key, admin = f"headgate:{{/estimates}}:{name}", redis_server.admin
+    wait_until(lambda: admin.exists(key))
+    wait_until(lambda: admin.pttl(key) != -1)  # it is set by the next command
+
+    assert 0 < admin.pttl(key) <= 86_400_000
+    admin.delete(key)
+
+
+def test_a_process_writes_a_model_once_a_minute(
+    redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(token_estimates, "monotonic", lambda: now)
+    estimates = Estimates(store=redis_url)
+    written: list[str] = []
+    monkeypatch.setattr(
+        type(estimates._texts), "write_later", lambda self, kind, model, text: written.append(model)
+    )
+
+    for step in (0, 1, 58, 2):
+        now += step
+        estimates.learn_output(name, 512, 30)
+
+    assert written == [name, name]
+
+
+def test_an_unknown_model_is_read_once_a_minute(
+    redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first call of a model, the process goes by what it has learned."""
+    now = 1000.0
+    monkeypatch.setattr(token_estimates, "monotonic", lambda: now)
+    estimates = Estimates(store=redis_url)
+    read: list[str] = []
+    monkeypatch.setattr(
+        type(estimates._texts), "read_later", lambda self, kind, model, on_text: read.append(model)
+    )
+
+    for step in (0, 1, 58, 2):
+        now += step
+        estimates.output(name)
+    assert read == [name, name]
+
+    estimates.learn_output(name, 512, 30)
+    now += 100
+    assert (estimates.output(name), read) == (30, [name, name])
+
+
+def test_own_knowledge_is_not_replaced() -> None:
+    estimates = Estimates()
+    estimates.learn_input("m", 4000, 1000, 1000)
+
+    estimates._adopt("m", token_estimates.write(Known(calls=3)))
+
+    assert estimates.status()[0].calls == 1
+
+
+def test_a_store_that_is_away_breaks_no_call() -> None:
+    """And in memory there is nothing to share."""
+    for store in ("redis://127.0.0.1:1", "memory://", None):
+        estimates = Estimates(store=store)
+        estimates.learn_input("m", 4000, 1000, 1000)
+        assert estimates.input("m", 4000) == 1000
+
+
+def test_knowledge_is_read_as_it_was_written() -> None:
+    estimates = Estimates()
+    estimates.learn_input("m", 4000, 1000, 1234)
+    estimates.learn_input("m", 4000, 1000, 2234, {"picture": 1, "context": 2})
+    estimates.learn_output("m", 512, 30)
+    known = estimates._known["m"]
+
+    found = token_estimates.parse(token_estimates.write(known))
+
+    assert found is not None
+    assert found._replace(attached={}) == known._replace(attached={})
+    assert found.attached == {
+        kind: tuple(round(size) for size in sizes) for kind, sizes in known.attached.items()
+    }
+
+
+KNOWN = json.loads(token_estimates.write(Known()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no json",
+        "[]",
+        "{}",
+        *(
+            json.dumps({**KNOWN, word: value})
+            for word, value in [
+                ("calls", -1e400),
+                ("characters", "3"),
+                ("tokens", None),
+                ("inputs", [[1]]),
+                ("inputs", [[1, -2]]),
+                ("outputs", 3),
+                ("outputs", [[1, 2**60]]),
+                ("attached", []),
+                ("attached", {"picture": [1.5]}),
+                ("attached", {"picture": 3}),
+            ]
+        ),
+    ],
+)
+def test_a_text_of_another_kind_is_ignored(text: str) -> None:
+    assert token_estimates.parse(text) is None
+
+
+def test_a_long_text_is_cut() -> None:
+    """And kinds that this version does not know are left out."""
+    text = json.dumps({**KNOWN, "outputs": [[1, 2]] * 1000, "attached": {"hologram": [1]}})
+
+    found = token_estimates.parse(text)
+
+    assert found is not None
+    assert (len(found.outputs), found.attached) == (token_estimates.RECENT, {})

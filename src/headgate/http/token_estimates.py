@@ -1,19 +1,29 @@
 """Estimates of the tokens that calls to a language model take, learned from the calls before.
 
-Pure, and nothing is locked: the estimates of a model are one value, replaced as a whole, so any
-thread and any finalizer may learn. Of two threads that learn at once, one observation may be lost.
+Nothing is locked: the estimates of a model are one value, replaced as a whole, so any thread and
+any finalizer may learn. Of two threads that learn at once, one observation may be lost. With a
+store, processes share these values in the background. Otherwise there is no I/O.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
+from time import monotonic
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
+from headgate.http.json_values import find_number, parse_object
+from headgate.stores.registry import StoreLike, store_of
+
 T = TypeVar("T")
+
+KIND = "estimates"  # of the texts in a store
+EVERY = 60.0  # seconds between two readings of a model, and between two writings
+BEYOND = 2**53  # of numbers that are read
 
 CHARACTERS_PER_TOKEN = 4  # of English text, by the providers' own rule of thumb
 FIRST_OUTPUT = 512  # the estimate for a response before the first one of its model
@@ -107,43 +117,66 @@ class Estimates:
     quantile: Hyndman and Fan, 1996, definition 1). It is 512 tokens before the first response, and
     at most the call's `max_tokens`.
 
-    Several clients may share one object, in any thread. It lives in this process and holds no text.
+    Several clients may share one object, in any thread. It holds no text of a call.
+    `store`: on Redis, as in `Limiter`, processes share their knowledge of each model. A process
+    reads it at its first call of a model, and writes its own at most once a minute. Both happen in
+    the background, over a connection that is open for a moment. A model has a key of at most 8 kB,
+    which lives for a day.
     """
 
-    __slots__ = ("__weakref__", "_known")
+    __slots__ = ("__weakref__", "_asked", "_known", "_texts", "_written")
 
-    def __init__(self) -> None:
+    def __init__(self, store: StoreLike = None) -> None:
         self._known: dict[str, Known] = {}
+        self._texts = store_of(store).texts
+        self._asked: dict[str, float] = {}  # when, by model
+        self._written: dict[str, float] = {}
         ALL.add(self)
+
+    def _of(self, model: str) -> Known:
+        """Return the knowledge of a model. If there is none, ask the store."""
+        known = self._known.get(model)
+        if known is None and self._texts is not None and is_due(self._asked, model):
+            self._texts.read_later(KIND, model, lambda text: self._adopt(model, text))
+        return known or Known()
+
+    def _adopt(self, model: str, text: str) -> None:
+        """Begin with the knowledge of another process, if there is no own yet."""
+        found = parse(text)
+        if found is not None and model not in self._known:
+            self._known[model] = found
+
+    def _learn(self, model: str, known: Known) -> None:
+        self._known[model] = known
+        if self._texts is not None and is_due(self._written, model):
+            self._texts.write_later(KIND, model, write(known))
 
     def input(self, model: str, characters: int, attached: Attached = NONE) -> int:
         """Estimate the tokens of so many characters and attachments, at least one."""
-        known = self._known.get(model, Known())
+        known = self._of(model)
         return max(1, round(characters * known.per_character + known.all_attached(attached)))
 
     def output(self, model: str, most: int | None = None) -> int:
         """Estimate the tokens of a response that may have `most`."""
-        expected = self._known.get(model, Known()).next_output()
+        expected = self._of(model).next_output()
         return expected if most is None else min(expected, most)
 
     def learn_input(
         self, model: str, characters: int, estimated: int, used: int, attached: Attached = NONE
     ) -> None:
         """Learn that an input estimated at `estimated` tokens took `used`."""
-        known = self._known.get(model, Known())
+        known = self._of(model)
         known = known._replace(
             calls=known.calls + 1, inputs=append_recent(known.inputs, (estimated, used))
         )
-        self._known[model] = (
-            learn_attached(known, characters, used, attached)
-            if attached
-            else learn_text(known, characters, used)
-        )
+        learn = learn_attached if attached else learn_text
+        self._learn(model, learn(known, characters, used, attached))
 
     def learn_output(self, model: str, estimated: int, used: int) -> None:
         """`learn_input` for a response."""
-        known = self._known.get(model, Known())
-        self._known[model] = known._replace(outputs=append_recent(known.outputs, (estimated, used)))
+        known = self._of(model)
+        outputs = append_recent(known.outputs, (estimated, used))
+        self._learn(model, known._replace(outputs=outputs))
 
     def status(self) -> tuple[Learned, ...]:
         """Return the knowledge of each model, in the order of their first calls."""
@@ -156,7 +189,16 @@ class Estimates:
 ALL: WeakSet[Estimates] = WeakSet()  # of this process, for headgate.telemetry
 
 
-def learn_text(known: Known, characters: int, used: int) -> Known:
+def is_due(moments: dict[str, float], model: str) -> bool:
+    """Whether the last time is EVERY seconds ago. If so, note this one."""
+    now = monotonic()
+    due = now - moments.get(model, -inf) >= EVERY
+    if due:
+        moments[model] = now
+    return due
+
+
+def learn_text(known: Known, characters: int, used: int, attached: Attached) -> Known:
     return known._replace(
         characters=known.characters * (1 - FORGET) + characters,
         tokens=known.tokens * (1 - FORGET) + min(used, MOST_PER_CHARACTER * characters),
@@ -173,6 +215,47 @@ def learn_attached(known: Known, characters: int, used: int, attached: Attached)
         for kind, size in sizes.items()
     }
     return known._replace(attached={**known.attached, **latest})
+
+
+# In a store -------------------------------------------------------------------------------------
+
+
+def write(known: Known) -> str:
+    attached = {kind: [round(size) for size in sizes] for kind, sizes in known.attached.items()}
+    return json.dumps({**known._asdict(), "attached": attached})
+
+
+def parse(text: str) -> Known | None:
+    """Read what `write` wrote. None: it is something else, such as that of another version."""
+    found = parse_object(text)
+    attached = found.get("attached")
+    numbers = [find_number(found, word) for word in ("calls", "characters", "tokens")]
+    inputs, outputs = (pairs_of(found.get(word)) for word in ("inputs", "outputs"))
+    if None in numbers or inputs is None or outputs is None or not isinstance(attached, dict):
+        return None
+    sizes = {kind: attached.get(kind) for kind in FIRST_ATTACHED if kind in attached}
+    if not all(is_counts(each) for each in sizes.values()):
+        return None
+    calls, characters, tokens = (number or 0.0 for number in numbers)
+    latest = {kind: tuple(each[-RECENT:]) for kind, each in sizes.items() if each}
+    return Known(int(calls), characters, tokens, inputs, outputs, latest)
+
+
+def pairs_of(found: Any) -> tuple[Pair, ...] | None:
+    if not (isinstance(found, list) and all(is_counts(each, 2) for each in found)):
+        return None
+    return tuple((estimated, used) for estimated, used in found[-RECENT:])
+
+
+def is_counts(found: Any, length: int | None = None) -> bool:
+    return (
+        isinstance(found, list)
+        and length in (None, len(found))
+        and all(type(number) is int and 0 <= number < BEYOND for number in found)
+    )
+
+
+# ------------------------------------------------------------------------------------------------
 
 
 def summarize(model: str, known: Known) -> Learned:

@@ -32,7 +32,7 @@ from headgate.wrapping import OuterQueue
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
     from headgate.gate.gate import Units
-    from headgate.interfaces import Lists, RemoteQueue, RemoteStore, Store
+    from headgate.interfaces import Lists, RemoteQueue, RemoteStore, Store, Texts
     from headgate.request import Request
     from headgate.stores.status import Status
     from headgate.waiting import OnWait, Waiting
@@ -212,6 +212,10 @@ class FallbackStore:
     @property
     def lists(self) -> Lists:
         return self._store.lists
+
+    @property
+    def texts(self) -> Texts | None:
+        return self._store.texts
 
 
 class Absence:

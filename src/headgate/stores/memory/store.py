@@ -136,6 +136,11 @@ class MemoryStore:
     def lists(self) -> MemoryLists:
         return MemoryLists(self.queues)
 
+    @property
+    def texts(self) -> None:
+        """There is no other process to share with."""
+        return None
+
     def forget_places(self) -> None:
         """Forget where limiters were made, and with which limits."""
         self._written.clear()

@@ -26,6 +26,7 @@ from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.loop_session import Home, LoopSession
+from headgate.stores.redis.texts import RedisTexts
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.endpoint import Endpoint
 from headgate.stores.redis.transport.outages import outages_of
@@ -247,6 +248,10 @@ class RedisStore:
     @property
     def lists(self) -> RedisLists:
         return RedisLists(self.topology)
+
+    @property
+    def texts(self) -> RedisTexts:
+        return RedisTexts(self.topology)
 
     def __str__(self) -> str:
         return f"Redis at {self.topology}"

@@ -1,0 +1,69 @@
+"""Texts that processes share, read and written in the background: no caller waits for them.
+
+Each text has a key of its own, which expires. A failure is logged at DEBUG, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from headgate.log_writer import log
+from headgate.stores.redis.transport.portal import portal
+from headgate.stores.redis.transport.questions import replies_to
+from headgate.stores.redis.transport.tasks import begun, trouble_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headgate.stores.redis.transport.topology import Topology
+
+LIFETIME = 86_400_000  # milliseconds, from the last writing
+FIELD = "text"
+
+
+class RedisTexts:
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def read_later(self, kind: str, name: str, on_text: Callable[[str], None]) -> None:
+        """Call `on_text` in another thread, if there is a text."""
+        key = key_of(kind, name)
+
+        async def read() -> None:
+            [text] = await replies_to(self._topology, kind, [(key, ("HGET", key, FIELD))])
+            if text is not None:
+                on_text(text.decode())
+
+        self._begin(kind, read)
+
+    def write_later(self, kind: str, name: str, text: str) -> None:
+        key = key_of(kind, name)
+        commands = ("HSET", key, FIELD, text), ("PEXPIRE", key, str(LIFETIME))
+
+        async def write() -> None:
+            await replies_to(self._topology, kind, [(key, command) for command in commands])
+
+        self._begin(kind, write)
+
+    def _begin(self, kind: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            error = await trouble_of(work())
+            if error is not None:
+                log(logging.DEBUG, "Shared %s could not be read or written.", kind, error=error)
+
+        def begin() -> None:
+            task = begun(run(), "headgate-texts")
+            self._tasks.add(task)  # asyncio itself keeps none alive
+            task.add_done_callback(self._tasks.discard)
+
+        with suppress(RuntimeError):  # the process ends
+            portal().tell(begin)
+
+
+def key_of(kind: str, name: str) -> str:
+    return f"headgate:{{/{kind}}}:{quote(name, safe='', errors='replace')}"
