@@ -2,7 +2,8 @@
 with limits twice too high.
 
 Exit status: 0 without a 429, within 3 % of the best time for each client, and settled after the
-service corrected the wrong limits. 1 not so, 2 nothing could be measured.
+service corrected the wrong limits. Rows with attachments may take 5 %. 1 not so, 2 nothing could be
+measured.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.services.twice import ENTRANTS, LENGTH, RULES, TOO_HIGH, Outcome
 from benchmarks.tool import NOTHING_MEASURED, on_private_server
 from demo import rules as demo
 from examples.services.budgets import Rules
+from examples.services.speech import FILE, PICTURE
 
 T = TypeVar("T")
 
@@ -45,6 +47,10 @@ SDKS = ("openai", "anthropic")
 # Of a question of 41 characters and an answer of 20 words: a quarter more than as many as the
 # requests allow can take.
 INPUT_TOKENS, OUTPUT_TOKENS = REQUESTS * 9 * 5 // 4, REQUESTS * 20 * 5 // 4
+# With every tenth a picture or a file, as the local service counts them.
+ATTACHED = "attachments"
+WITH_ATTACHED = INPUT_TOKENS + REQUESTS * (PICTURE + FILE) // 20 * 5 // 4
+TOLERANCE_ATTACHED = 0.05
 WRONG = "twice: "  # how the rows with wrong limits begin
 ROWS = [*CLIENTS, *(WRONG + entrant for entrant in ENTRANTS)]
 
@@ -90,7 +96,8 @@ def measured(rows: Sequence[str], calls: int, processes: int, store: str) -> boo
 
 def rules_for(client: str) -> Rules:
     """The SDKs have tokens to count, too."""
-    tokens = (INPUT_TOKENS, OUTPUT_TOKENS) if client.startswith(SDKS) else (None, None)
+    into = WITH_ATTACHED if ATTACHED in client else INPUT_TOKENS
+    tokens = (into, OUTPUT_TOKENS) if client.startswith(SDKS) else (None, None)
     return Rules(REQUESTS, None, *tokens, AT_ONCE, PER, CALL_TIME)
 
 
@@ -104,7 +111,7 @@ def through_clients(clients: Sequence[str], calls: int, processes: int, store: s
             table.say(f"  {client}: {each.seconds:.2f} s")
     show(told, calls, processes, best)
     return len(told) == len(clients) and all(
-        as_promised(each, calls, best) for each in told.values()
+        as_promised(each, calls, best, tolerance(client)) for client, each in told.items()
     )
 
 
@@ -123,12 +130,12 @@ def name() -> str:
     return f"services{uuid.uuid4().hex[:8]}"
 
 
-def as_promised(told: Told, calls: int, best: float) -> bool:
-    return (
-        told.statuses == {200: calls}
-        and not told.refused
-        and told.seconds <= best * (1 + TOLERANCE)
-    )
+def tolerance(client: str) -> float:
+    return TOLERANCE_ATTACHED if ATTACHED in client else TOLERANCE
+
+
+def as_promised(told: Told, calls: int, best: float, over: float = TOLERANCE) -> bool:
+    return told.statuses == {200: calls} and not told.refused and told.seconds <= best * (1 + over)
 
 
 def show(told: dict[str, Told], calls: int, processes: int, best: float) -> None:
@@ -141,7 +148,8 @@ def show(told: dict[str, Told], calls: int, processes: int, best: float) -> None
     )
     rows = []
     for client, each in told.items():
-        verdict = "as promised" if as_promised(each, calls, best) else "NOT AS PROMISED"
+        met = as_promised(each, calls, best, tolerance(client))
+        verdict = "as promised" if met else "NOT AS PROMISED"
         times = (f"{each.seconds:.2f} s", f"{best:.2f} s", f"{each.seconds / best - 1:.1%}")
         refused = ", ".join(f"{many} for {unit}" for unit, many in each.refused.items()) or "0"
         rows.append((client, str(each.statuses[200]), refused, str(each.most), *times, verdict))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from typing import Any
 
 from headgate import Limiter
@@ -16,7 +17,18 @@ from headgate import Limiter
 Call = Callable[[], Any]
 Key = Callable[[Any], str]
 KEY = "none"
-QUESTION: Any = [{"role": "user", "content": "Say 20 words about nothing in particular."}]
+DATA = "A" * 10_000  # of a picture or a file in base64
+TEXT = "Say 20 words about nothing in particular."
+QUESTION: Any = [{"role": "user", "content": TEXT}]
+
+
+def questions(*attached: Any) -> Iterator[Any]:
+    """Every tenth question has one of the attachments."""
+    for number in count():
+        part = attached[number // 10 % len(attached)]
+        kind = "input_text" if part["type"].startswith("input") else "text"
+        text = {"type": kind, "text": TEXT}
+        yield QUESTION if number % 10 else [{"role": "user", "content": [text, part]}]
 
 
 # Coroutines ---------------------------------------------------------------------------------------
@@ -90,6 +102,44 @@ async def by_anthropic(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Ca
     ) as client:
         arguments: Any = {"model": "m", "messages": QUESTION, "max_tokens": 4000}
         yield lambda: astatus_of(client.messages.create(**arguments), anthropic.APIStatusError)
+
+
+@asynccontextmanager
+async def by_openai_with_attachments(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Call]:
+    import openai
+
+    from headgate.http.openai import limit
+
+    picture = {"type": "input_image", "image_url": f"data:image/png;base64,{DATA}"}
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": DATA}
+    inputs = questions(picture, file)
+    async with limit(
+        openai.AsyncOpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter, key=key
+    ) as client:
+        create: Any = client.responses.create
+        yield lambda: astatus_of(
+            create(model="m", input=next(inputs), max_output_tokens=4000), openai.APIStatusError
+        )
+
+
+@asynccontextmanager
+async def by_anthropic_with_attachments(
+    url: str, limiter: Limiter, key: Key
+) -> AsyncIterator[Call]:
+    import anthropic
+
+    from headgate.http.anthropic import limit
+
+    png = {"type": "base64", "media_type": "image/png", "data": DATA}
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": DATA}
+    inputs = questions({"type": "image", "source": png}, {"type": "document", "source": pdf})
+    async with limit(
+        anthropic.AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0), limiter, key=key
+    ) as client:
+        create: Any = client.messages.create
+        yield lambda: astatus_of(
+            create(model="m", messages=next(inputs), max_tokens=4000), anthropic.APIStatusError
+        )
 
 
 async def astatus_of(call: Awaitable[Any], refusal: type[Any]) -> int:
@@ -179,6 +229,8 @@ COROUTINES: dict[str, Callable[[str, Limiter, Key], Any]] = {
     "httpx2": by_httpx2,
     "openai": by_openai,
     "anthropic": by_anthropic,
+    "openai, attachments": by_openai_with_attachments,
+    "anthropic, attachments": by_anthropic_with_attachments,
 }
 THREADS: dict[str, Callable[[str, Limiter, Key], Any]] = {
     "httpx, threads": by_httpx_in_threads,

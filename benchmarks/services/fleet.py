@@ -53,7 +53,8 @@ class Order:
             Concurrency(rules.at_once or 1),
         ]
         tokens = {"input_tokens": rules.input_tokens, "output_tokens": rules.output_tokens}
-        limits += [Rate(amount, rules.per, unit=unit) for unit, amount in tokens.items() if amount]
+        kind: Any = Window if "attachments" in self.client else Rate
+        limits += [kind(amount, rules.per, unit=unit) for unit, amount in tokens.items() if amount]
         return Limiter(self.name, *limits, store=self.store)
 
 

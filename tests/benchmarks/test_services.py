@@ -32,7 +32,7 @@ from examples.services.budgets import Rules
 
 def test_every_client_takes_part() -> None:
     assert set(CLIENTS) == COROUTINES.keys() | THREADS.keys()
-    assert len(CLIENTS) == 10
+    assert len(CLIENTS) == 12
 
 
 @pytest.mark.proof
