@@ -56,7 +56,10 @@ def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
 
 
 def estimated(limiter: Limiter, estimate: Estimate, units: dict[str, Any]) -> Request:
-    """The request of an acquire. While it waits, its cost follows the estimate."""
+    """The request of an acquire. While it waits, its cost follows the estimate.
+
+    A queue asks for the estimate under its lock: it must be quick, and no code of the user.
+    """
     request = limiter._request(1, None, None, units)
     if units:
         request.estimate = lambda: estimate(limiter)

@@ -87,8 +87,10 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> None:
         """LiteLLM calls this before an attempt."""
+        # Once: the queue asks for the units again while the call waits.
+        estimated = {} if self._estimate is None else self._estimate(kwargs)
         permit = await acquire_estimated(
-            self._limiter_for(kwargs), lambda limiter: self._estimate_units(limiter, kwargs)
+            self._limiter_for(kwargs), lambda limiter: reduce_units(limiter, estimated)
         )
         name = kwargs["litellm_call_id"]
         finalizer = weakref.finalize(kwargs["litellm_logging_obj"], self._drop, name)
@@ -131,15 +133,6 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
         model = call.get("model")
         return self._limiter[model if isinstance(model, str) else str(model)]
 
-    def _estimate_units(self, limiter: Limiter, call: Call) -> dict[str, Any]:
-        capacity = queue_of(limiter).declared.capacity
-        estimated = {} if self._estimate is None else self._estimate(call)
-        return {
-            unit: min(amount, capacity.get(unit, amount))
-            for unit, amount in estimated.items()
-            if amount
-        }
-
     def _end(self, call: Call, response: Any = None) -> None:
         permit, finalizer = self._calls.pop(call.get("litellm_call_id", ""), (None, None))
         if permit is None or finalizer is None:
@@ -155,6 +148,16 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
         """Give a permit back. A finalizer calls this, in any thread and at any moment."""
         permit, _ = self._calls.pop(name)
         queue_of(permit).abandon(permit)
+
+
+def reduce_units(limiter: Limiter, estimated: Mapping[str, int]) -> dict[str, Any]:
+    """Return an estimate, at most the capacity of each limit."""
+    capacity = queue_of(limiter).declared.capacity
+    return {
+        unit: min(amount, capacity.get(unit, amount))
+        for unit, amount in estimated.items()
+        if amount
+    }
 
 
 def read_usage(response: Any) -> dict[str, int]:
