@@ -25,7 +25,7 @@ def names(store: StoreLike = None) -> list[str]:
 
     In memory: all names of this process whose limits were declared. On Redis: those that any
     process has used within the last five minutes. A name appears there some seconds after its first
-    acquire. Keys and the classics are not among them.
+    acquire, or when its process ends. Keys and the classics are not among them.
 
     On Redis this asks the server, and blocks the thread for one round trip and a connection: in a
     coroutine, use `anames`. Raises StoreError when the store cannot be asked; ValueError and

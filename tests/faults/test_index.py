@@ -88,6 +88,69 @@ async def test_the_timer_of_a_client_refreshes_again_and_again(
     await permit.arelease()
 
 
+LIMITED = """
+import asyncio, multiprocessing, sys, threading
+from headgate import Limiter
+def use():
+    with Limiter(sys.argv[2], "100/minute", store=sys.argv[1]):
+        pass
+async def ause():
+    async with Limiter(sys.argv[2], "100/minute", store=sys.argv[1]):
+        pass
+"""
+WAYS = {
+    "in a loop": "asyncio.run(ause())",
+    "in a loop of a thread": "threading.Thread(target=asyncio.run, args=[ause()]).start()",
+    "without a loop": "use()",
+    "in a thread": "threading.Thread(target=use).start()",
+    "in a child": (
+        "child = multiprocessing.get_context('fork').Process(target=use)\n"
+        "child.start(); child.join(); assert child.exitcode == 0"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_process_of_a_moment_is_in_the_index(way: str, name: str, own_server: Server) -> None:
+    """As it ends, it names what it has used, in one call: such as a cron job of a second."""
+    finished(LIMITED + WAYS[way], own_server.user_url, name)
+    assert headgate.names(own_server.url) == [name]
+
+
+def test_the_loops_of_one_process_name_a_limiter_once_a_minute(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
+    limiter = Limiter(name, "100/minute", store=own_server.url)
+    for _ in range(2):
+        asyncio.run(visit(limiter))
+    own_admin.delete(NAMES)
+    asyncio.run(visit(limiter))
+    assert indexed(own_admin) == {}
+    store_of(own_server.url)._named[encoded(name)] -= 60  # type: ignore[attr-defined]
+    asyncio.run(visit(limiter))
+    assert list(indexed(own_admin)) == [encoded(name)]
+
+
+def test_a_loop_that_only_looks_names_nothing_as_it_ends(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
+    """Promise 10."""
+    finished(LIMITED + WAYS["in a loop"], own_server.user_url, name)
+    own_admin.delete(NAMES)
+    asyncio.run(Limiter.attach(name, store=own_server.url).astatus())
+    assert indexed(own_admin) == {}
+
+
+async def test_a_silent_server_holds_the_end_of_a_loop_back_for_a_moment(
+    name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "LAST", 0.02)
+    await visit(Limiter(name, "100/minute", store=own_server.url))
+    own_server.pause()
+    await soon(refresher_of(own_server.url).finish())
+    own_server.resume()
+
+
 async def test_hostile_names_come_back_as_they_are(own_server: Server) -> None:
     """S9: the list has each name once, with any characters in it."""
     for name in HOSTILE:

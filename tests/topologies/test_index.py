@@ -16,11 +16,17 @@ from tests.clusters import Cluster
 from tests.faults.scene import enter, eventually, visit
 from tests.index import refreshed
 from tests.machine import scaled
-from tests.processes import running
+from tests.processes import finished, running
 from tests.sentinels import Sentinels
 from tests.servers import USER
 from tests.world import soon, waiting
 
+USE = """
+import sys
+from headgate import Limiter
+with Limiter(sys.argv[2], "9/s", store=sys.argv[1]):
+    pass
+"""
 PROMOTION = scaled(20.0)  # seconds until the replica is the primary: about two
 
 
@@ -79,6 +85,16 @@ async def test_a_killed_process_leaves_the_index_of_a_cluster(name: str, cluster
     assert await headgate.anames(cluster.user_url) != []
     admin.zadd(NAMES, {encoded(name): admin.time()[0]})
     assert name not in await headgate.anames(cluster.user_url)
+
+
+async def test_a_process_of_a_moment_is_in_the_index_of_a_cluster(
+    name: str, cluster: Cluster
+) -> None:
+    """Given a name on another primary than the index, to which the process has no connection."""
+    other = next(node for node in cluster.masters() if node is not cluster.master_of(NAMES))
+    its = cluster.name_on(other, name)
+    await asyncio.to_thread(finished, USE, cluster.user_url, its)
+    assert its in await headgate.anames(cluster.user_url)
 
 
 async def test_the_index_follows_its_slot(name: str, cluster: Cluster) -> None:

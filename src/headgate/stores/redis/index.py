@@ -1,5 +1,5 @@
 """The refresh of the index: about once a minute, a client names the limiters that it uses, and
-labels its sessions.
+labels its sessions. When its loop ends, it names what it has used since.
 
 A timer of the client's loop does this beside the calls of sessions. After a failure an operator
 sees less, and callers notice nothing. listing.py and members.py read the index.
@@ -7,7 +7,10 @@ sees less, and callers notice nothing. listing.py and members.py read the index.
 
 from __future__ import annotations
 
+import asyncio
 import os
+from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
@@ -22,12 +25,14 @@ if TYPE_CHECKING:
     from headgate.errors import StoreError
     from headgate.stores.redis.fast_path import FastPath
     from headgate.stores.redis.protocol.index import Refresh
+    from headgate.stores.redis.session.numbering import Numbering
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.node import Node
 
-# Seconds: the first refresh of a client, and those after it. A process that ends sooner than the
-# first is not in the index.
+# Seconds: the first refresh of a client, and those after it.
 FIRST, EVERY = 5.0, 60.0
+# Seconds for which the end of a loop waits for the last one, at most.
+LAST = 0.25
 # Seconds for which a call is retried.
 PATIENCE = 2.0
 # A server that refuses a call with these errors may accept a later one.
@@ -44,33 +49,48 @@ class Refresher:
     optional = True
     waits = False
 
-    def __init__(self, client: Client, store: Callable[[], Store | None]) -> None:
-        """`store` is a weak reference: a store that is dropped ends its clients."""
+    def __init__(
+        self, client: Client, store: Callable[[], Store | None], named: dict[str, float]
+    ) -> None:
+        """`store` is a weak reference: a store that is dropped ends its clients. `named`: when this
+        process has named a name last, by the monotonic clock.
+        """
         self.node: Node | None = None
         self.met: bool | None = None
         self._client = client
         self._store = store
+        self._named = named
         # The sessions and the numbers of their last acquires at the refresh before.
         self._seen: set[tuple[str, int]] = set()
+        # Of sessions since then, which may be gone by the next refresh: one of each name.
+        self._new: dict[str, Numbering] = {}
         # The calls of this refresh that are still to be sent, and the one in flight.
         self._calls: list[Refresh] = []
         self._sent: Refresh | None = None
+        self._finished: asyncio.Future[None] | None = None  # of the last refresh
         # By session, the key that has its label.
         self._places: dict[str, tuple[str, ...]] = {}
         # A fleet that starts at one moment spreads its refreshes.
         self._pace = 0.9 + int(client.id[:2], 16) / 1280
+        client.lifecycle.before_end = self.finish
         self._refresh_in(FIRST)
+
+    def begun(self, session: LoopSession) -> None:
+        name = base_of(session.queue.name)
+        if name not in self._new or not self._new[name].caller:
+            self._new[name] = session.machine.numbering
 
     def _refresh_in(self, seconds: float) -> None:
         self._client.loop.call_later(seconds * self._pace, refresh_index, ref(self))
 
     def refresh(self) -> None:
         client = self._client
-        if client.closed or client.process != os.getpid() or not client.topology.indexes:
+        if not self._may_send():
             return
         self._refresh_in(EVERY)
-        names = sorted({name.partition(":")[0] for name in self._used_names()})
+        names = self._take_names()
         if names and client.availability.met:
+            self._note_named(names)
             label = own_label()._replace(pid=client.process)
             labels = [
                 write_label(each, label, self._places.get(each[:ID], LABELS))
@@ -78,6 +98,41 @@ class Refresher:
             ]
             self._calls = [*labels, *write_names(names)]
             client.sending.ready(self)
+
+    async def finish(self) -> None:
+        """The loop ends: name what was used since the last refresh, unless this process has named
+        it within a minute. So a process that lives for a second is in the index.
+        """
+        client = self._client
+        if not self._may_send():
+            return
+        recent = self._recent()
+        names = [name for name in self._take_names() if name not in recent]
+        if names and client.availability.met and not client.availability.unavailable:
+            self._note_named(names)
+            self._calls = write_names(names)
+            self._finished = client.loop.create_future()
+            client.sending.ready(self)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST):
+                    await self._finished
+
+    def _may_send(self) -> bool:
+        client = self._client
+        return not client.closed and client.process == os.getpid() and client.topology.indexes
+
+    def _take_names(self) -> list[str]:
+        return sorted({base_of(name) for name in self._used_names()})
+
+    def _recent(self) -> dict[str, float]:
+        # Loops of other threads may name others meanwhile.
+        now = monotonic()
+        return {name: t for name, t in self._named.copy().items() if now - t < EVERY}
+
+    def _note_named(self, names: list[str]) -> None:
+        for name in self._named.copy().keys() - self._recent().keys():
+            self._named.pop(name, None)
+        self._named.update(dict.fromkeys(names, monotonic()))
 
     def _session_ids(self) -> Iterator[str]:
         yield self._client.id
@@ -89,6 +144,8 @@ class Refresher:
 
         A process that only looks at a name does not use it.
         """
+        new, self._new = self._new, {}
+        yield from (name for name, numbering in new.items() if numbering.caller)
         former, self._seen = self._seen, set()
         for session in [*self._client.senders.values(), *self._client.adopted]:
             if isinstance(session, LoopSession):
@@ -127,8 +184,10 @@ class Refresher:
             self._note_place(reply)
             if self._calls:
                 self._client.sending.ready(self)
+            else:
+                self._end()
             return
-        self._calls = []
+        self._end()
         if not str(reply).startswith(PASSING):
             self._client.topology.indexes = False
 
@@ -140,7 +199,12 @@ class Refresher:
 
     def failed(self, error: StoreError) -> None:
         """The server is away. The next refresh names what is used then."""
+        self._end()
+
+    def _end(self) -> None:
         self._calls = []
+        if self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
 
     def retry_periods(self) -> list[float | None]:
         return [PATIENCE]
@@ -162,6 +226,11 @@ class Refresher:
 
     def send_operations(self) -> None:
         """There is no backlog."""
+
+
+def base_of(name: str) -> str:
+    """The name without a key."""
+    return name.partition(":")[0]
 
 
 def refresh_index(home: Callable[[], Refresher | None]) -> None:

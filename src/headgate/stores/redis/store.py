@@ -61,6 +61,7 @@ class RedisStore:
         self._most = FEWEST_QUEUES
         self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
         self._refreshers: dict[asyncio.AbstractEventLoop, Refresher] = {}
+        self._named: dict[str, float] = {}  # see index.py
         self._fast_path: FastPath | None = None
         self._delivery = Delivery()
         self._written: Written = {}
@@ -129,6 +130,9 @@ class RedisStore:
         session = client.senders.get(queue.key)
         if not isinstance(session, LoopSession) or session.queue is not queue:
             session = client.senders[queue.key] = LoopSession(client, queue)
+            # A signal handler may ask before the client has a refresher.
+            if (refresher := self._refreshers.get(client.loop)) is not None:
+                refresher.begun(session)
         return session
 
     def client(self) -> Client:
@@ -140,7 +144,7 @@ class RedisStore:
             client = Client(self.topology, self._delivery)
             register(client)
             self._clients[loop] = client
-            self._refreshers[loop] = Refresher(client, ref(self))
+            self._refreshers[loop] = Refresher(client, ref(self), self._named)
             self.end_closed()
         return client
 

@@ -87,11 +87,12 @@ class LoopSession:
         self.node: Node | None = None
         # Whether the last call was answered. None: there was no call yet. The client sets it.
         self.met: bool | None = None
+        its = ref(self)  # the index keeps the numbering for longer than the session
         self.machine = Session(
             queue.key,
             queue.limits,
             client.topology,
-            lambda: self.client.new_session_id(),
+            lambda: cast(LoopSession, its()).client.new_session_id(),
             None if queue.whole is None else queue.pause,
         )
         self._watch: PauseWatch | None = None  # since keys of this limiter were used

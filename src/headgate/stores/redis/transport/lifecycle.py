@@ -1,7 +1,7 @@
 """The end of a client: its loop ends, or no limiter needs its connections any more.
 
-The client sends the operations that it must deliver, if that takes a second at most. Then the
-portal takes over its sessions.
+The client sends the operations that it must deliver, if that takes a second at most. It names the
+limiters that it has used. Then the portal takes over its sessions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from headgate.stores.redis.transport.portal import LIFECYCLE
@@ -49,6 +49,8 @@ class Lifecycle:
         self._ending = threading.RLock()
         # The loop did not run when the client ended: its tasks never end by themselves.
         self.abandoned = False
+        # It sends what no caller waits for, and takes a moment at most.
+        self.before_end: Callable[[], Coroutine[Any, Any, None]] | None = None
         work = self._run()
         # asyncio never enters the body of a task that it cancels before the first step. So the
         # first step happens here.
@@ -68,6 +70,7 @@ class Lifecycle:
             for _ in range(3):
                 await asyncio.sleep(0)
             await self._drain()
+            await self.say_last()
             self.end()
             # Some may have started after the loop began to end, and no other code waits for them.
             if tasks := self._client.tasks():
@@ -75,6 +78,10 @@ class Lifecycle:
             raise
         finally:
             self._client.close()
+
+    async def say_last(self) -> None:
+        if self.before_end is not None:
+            await self.before_end()
 
     def retire(self) -> None:
         """End before the loop does, because no limiter needs these connections any more."""

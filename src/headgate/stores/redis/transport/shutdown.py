@@ -116,6 +116,8 @@ async def _deliver(until: float) -> list[Unsent]:
         for client in clients
     ]
     await asyncio.gather(*delivered)
+    here_too = [client.lifecycle.say_last() for client in clients if client.loop is here]
+    await asyncio.gather(*here_too)
     return [each for client in clients for each in client.lifecycle.keeper.unsent(client)]
 
 
