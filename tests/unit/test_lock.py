@@ -10,6 +10,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from headgate import Concurrency, Limiter, Rate
 from headgate.clock import Clock
 from headgate.internals import queue_of
-from headgate.stores.memory.lock import Lock
+from headgate.stores.memory.lock import DEFERRED, Lock
 from headgate.stores.memory.store import MemoryStore
 from tests.local_waiters import assert_all_free, replace_lock, waiters_of
 from tests.processes import finished
@@ -271,3 +272,29 @@ def test_a_child_of_a_fork_at_any_step_goes_on_with_a_free_limiter(name: str, st
     capacity stays taken.
     """
     assert finished("fork_at_steps", name, story, within=300) == "steps\n"
+
+
+@pytest.mark.parametrize("other", ["", " too"], ids=["of the queue", "of another queue"])
+def test_a_flood_of_updates_keeps_no_thread_from_its_acquires(name: str, other: str) -> None:
+    """L4: the threads that defer very many calls wait for the one that runs them."""
+    limiter, ended = Limiter(name, Concurrency(100)), threading.Event()
+    flooded = Limiter(f"{name}{other}", Concurrency(100))
+
+    def flood() -> None:
+        for number in count():
+            flooded.update(Concurrency(100 + number % 10))
+            if ended.is_set():
+                return
+
+    def acquire() -> None:
+        for _ in range(200):
+            with limiter:
+                pass
+
+    floods = [run_in_thread(flood) for _ in range(3)]
+    try:
+        assert all(map(ends_soon, [run_in_thread(acquire) for _ in range(4)]))
+    finally:
+        ended.set()
+    assert all(map(ends_soon, floods))
+    assert not DEFERRED

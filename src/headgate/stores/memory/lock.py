@@ -28,6 +28,8 @@ A = TypeVar("A")
 FREE, BUSY, TORN = 0, 1, 2
 # Interrupts that one caller survives while it runs deferred calls. The next caller goes on.
 ATTEMPTS = 100
+# Deferred calls beyond which the threads that make them wait for the one that runs them.
+MOST_DEFERRED = 100
 CHECK_AGAIN = 0.1  # seconds between a waiting thread's looks at the lock
 
 
@@ -55,7 +57,7 @@ DEFERRED: Deferred = deque()
 class Lock:
     """The lock of one queue. `repair` may run at any time, and again."""
 
-    __slots__ = ("acquire", "deferred", "name", "release", "repair", "state")
+    __slots__ = ("acquire", "crowded", "deferred", "name", "release", "repair", "state")
 
     def __init__(self, name: str, repair: Callable[[], None], lock: RawLock | None = None) -> None:
         its: RawLock = GUARD if lock is None else lock
@@ -64,6 +66,7 @@ class Lock:
         self.deferred: Deferred = DEFERRED if lock is None else deque()
         self.repair = repair
         self.state = FREE
+        self.crowded = False  # the thread that has the lock runs very many deferred calls
 
     def run(self, act: Callable[[A], T], argument: A) -> T:
         """`act(argument)`, under the lock. Raises Reentered when this thread is inside already."""
@@ -115,12 +118,15 @@ class Lock:
             self.run_all_deferred()
 
     def run_or_defer(self, act: Callable[[], None]) -> None:
-        """Have `act` run under the lock, now or by the thread that has it. Never blocks.
+        """Have `act` run under the lock, now or by the thread that has it. Does not block, but for
+        a moment while very many calls are deferred.
 
         `act` must be a Python function: no signal handler runs when it returns. It must take effect
         in its last step: after an exception before that, it runs again.
         """
         self.deferred.append((self, act))
+        if len(self.deferred) > MOST_DEFERRED or self.crowded:
+            self._give_way()
         try:
             self.run_own_deferred()
         except BaseException:
@@ -129,16 +135,37 @@ class Lock:
         if self.deferred:
             self.run_all_deferred()
 
+    def _give_way(self) -> None:
+        """Let the thread that has the lock finish: its own caller waits for that.
+
+        Code that has interrupted locked code does not wait, nor does any thread for long.
+        """
+        if self.is_held_here():
+            return
+        try:
+            if self.acquire(True, CHECK_AGAIN):
+                self.release()
+        except BaseException:
+            try:  # noqa: SIM105 - as in run
+                self.release()
+            except RuntimeError:
+                pass
+            raise
+
     def run_all_deferred(self, attempts: int = ATTEMPTS) -> None:
         """Run the deferred calls of all queues, and raise an exception that comes meanwhile.
 
         If it comes before the first line of this method, the next caller runs them.
         """
         lock: Lock | None = self
+        rounds = 0
         try:
             while lock is not None and lock.run_own_deferred():
                 # A queue that has deferred calls and is not busy.
                 lock = next((lock for lock, _ in tuple(self.deferred) if lock.state != BUSY), None)
+                rounds += 1
+                if lock is not None and rounds >= MOST_DEFERRED:
+                    lock.crowded = True
         except BaseException:
             if attempts:
                 self.run_all_deferred(attempts - 1)
@@ -172,11 +199,15 @@ class Lock:
         return inside
 
     def _run_own(self) -> None:
-        deferred = self.deferred
+        deferred, count = self.deferred, 0
         while deferred and deferred[0][0] is self:
             act = deferred[0][1]
             act()
             del deferred[0]
+            count += 1
+            if count == MOST_DEFERRED:
+                self.crowded = True
+        self.crowded = False
         # This queue's other calls may stand behind those of busy queues.
         while deferred and (entry := self._first()) is not None:
             act = entry[1]
