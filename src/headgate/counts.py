@@ -93,11 +93,12 @@ class Counts:
     """The acquires of all limiters and keys that share these counts."""
 
     __slots__ = (
-        *("costs", "held", "lost", "passed", "paused_until", "pauses", "refusals", "refused"),
-        *("sources", "unlimited", "waited", "waits"),
+        *("costs", "held", "is_share", "lost", "passed", "paused_until", "pauses", "refusals"),
+        *("refused", "sources", "unlimited", "waited", "waits"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, is_share: bool = False) -> None:
+        self.is_share = is_share  # of grants by a share of the limits: see `outcomes`
         self.passed = self.waited = self.unlimited = 0
         self.refused = dict.fromkeys(REFUSED, 0)
         # Functions that take the counts of fast paths, which are no part of `passed` yet.
@@ -164,7 +165,7 @@ def counts_of(queue: str, is_share: bool = False) -> Counts:
     place = place_of(*names_of(queue), is_share)
     if place.label:
         _labels.setdefault(place.name, set()).add(place.label)
-    return ALL.get(place) or ALL.setdefault(place, Counts())
+    return ALL.get(place) or ALL.setdefault(place, Counts(is_share))
 
 
 def place_of(name: str, key: str | None, is_share: bool = False) -> Place:
@@ -235,12 +236,12 @@ def note_grant(counts: Counts, queue: str, request: Costly, waited: float | None
         counts.passed += 1
     else:
         counts.waited += 1
-        counts.wait("waited", waited)
+        counts.wait("local" if counts.is_share else "waited", waited)
         if has_hooks():
             from headgate.events import Granted
 
-            context = contextvars.copy_context()
-            emit(Granted(*names_of(queue), waited, dict(request.units), context))
+            context, local = contextvars.copy_context(), counts.is_share
+            emit(Granted(*names_of(queue), waited, dict(request.units), context, local))
     if request.units:
         counts.costs.grant(request.units)
 

@@ -26,13 +26,15 @@ class Event:
 class Granted(Event):
     """An acquire that had to wait was granted, after `waited` seconds.
 
-    An acquire that passes at once is only counted. `context` is that of the caller. `at` is the
-    moment, in seconds since 1970.
+    An acquire that passes at once is only counted. `local`: the store was away, and a share of the
+    limits granted it (on_store_error="local"). `context` is that of the caller. `at` is the moment,
+    in seconds since 1970.
     """
 
     waited: float
     cost: dict[str, int]  # the units that the acquire named
     context: contextvars.Context = field(repr=False, compare=False)
+    local: bool = False
     at: float = field(default_factory=time, repr=False, compare=False)
 
 

@@ -18,9 +18,13 @@ from headgate import (
     Semaphore,
     StoreError,
 )
+from headgate.events import Granted
+from headgate.hooks import add_hook, remove_hook
+from headgate.log_writer import flush
 from headgate.stores.memory import acquires as memory_acquires
 from headgate.stores.redis.session import loop_session
 from headgate.telemetry import reading
+from tests.faults.scene import enter
 from tests.servers import Server
 from tests.telemetry.conftest import acquires, outcomes
 from tests.world import World, at_rest, told, waiting
@@ -238,6 +242,31 @@ def test_acquires_without_the_store_say_how_they_went_on(own_server: Server, nam
     assert outcomes(f"{name}-raise") == {"passed": 1, "store_error": 1}
     assert outcomes(f"{name}-open") == {"passed": 1, "unlimited": 1}
     assert outcomes(f"{name}-local") == {"passed": 1, "local": 1}
+
+
+async def test_a_wait_for_a_share_of_the_limits_is_local(own_server: Server, name: str) -> None:
+    """An acquire that passes at once there has no wait."""
+    options: dict[str, Any] = {"on_store_error": "local", "processes": 2, "retry_for": 0}
+    limiter = Limiter(name, Concurrency(2), store=own_server.url, **options)
+    (await limiter.acquire()).release()
+    own_server.kill()
+    events: list[Any] = []
+    add_hook(events.append)
+    try:
+        permit = await limiter.acquire()
+        assert acquires(name).waits == {}
+        waiter = asyncio.create_task(enter(limiter))
+        await waiting(limiter, 1)
+        permit.release()
+        (await waiter).release()
+        assert await asyncio.to_thread(flush)
+    finally:
+        remove_hook(events.append)
+
+    waits = acquires(name).waits
+    assert {outcome: sum(times.counts) for outcome, times in waits.items()} == {"local": 1}
+    assert outcomes(name) == {"passed": 1, "local": 2}
+    assert [event.local for event in events if isinstance(event, Granted)] == [True]
 
 
 # Costs --------------------------------------------------------------------------------------------

@@ -125,7 +125,8 @@ class Instrumentation:
         """The hook: record a wait, the use of a permit, or a call."""
         match event:
             case Granted():
-                event.context.run(self._note_wait, event, "waited")
+                outcome = "local" if event.local else "waited"
+                event.context.run(self._note_wait, event, outcome)
             case Refused() if event.waited:
                 event.context.run(self._note_wait, event, event.reason)
             case Released():

@@ -157,18 +157,22 @@ def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) 
     """The counts of a name. Grants of its share of the limits have the outcome "local"."""
     counts.collect_all()
     counts.costs.units |= units
-    outcomes = counts.outcomes()
+    outcomes, waits = counts.outcomes(), dict(counts.waits)
     if share is not None:
         share.collect_all()
         for outcome, count in share.outcomes().items():
             outcomes["local" if outcome in GRANTED else outcome] += count
+        for outcome, times in share.waits.copy().items():
+            both = waits[outcome] = Histogram(times.bounds)
+            for part in filter(None, (counts.waits.get(outcome), times)):
+                both.include(part)
     return Acquires(
         name=place.name,
         label=place.label,
         outcomes=outcomes,
         cost=cost_of(counts),
         returned=dict(counts.costs.returned),
-        waits=dict(counts.waits),
+        waits=waits,
         held=counts.held,
         lost=counts.lost,
         pauses=dict(counts.pauses),
