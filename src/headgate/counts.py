@@ -59,9 +59,9 @@ class Histogram:
 K = TypeVar("K")
 
 
-def add(sums: dict[K, int], what: K, amount: int = 1) -> None:
-    sums.setdefault(what, 0)
-    sums[what] += amount
+def add(sums: dict[K, int], key: K, amount: int = 1) -> None:
+    sums.setdefault(key, 0)
+    sums[key] += amount
 
 
 class Costs:
@@ -101,7 +101,7 @@ class Counts:
         self.is_share = is_share  # of grants by a share of the limits: see `outcomes`
         self.passed = self.waited = self.unlimited = 0
         self.refused = dict.fromkeys(REFUSED, 0)
-        # Functions that take the counts of fast paths, which are no part of `passed` yet.
+        # Fast paths count for themselves. Each function takes such a count, to add it to `passed`.
         self.sources: set[Callable[[], int]] = set()
         self.lost = 0  # leases
         self.costs = Costs()
@@ -129,6 +129,7 @@ class Counts:
         self.sources.discard(source)
 
     def collect_all(self) -> None:
+        """Take the counts of all fast paths so far."""
         for source in self.sources.copy():
             taken = source()
             self.passed += taken
@@ -224,7 +225,7 @@ def set_label(label: Label | None) -> None:
 
 
 class Costly(Protocol):
-    """A request: request.py imports this module."""
+    """A request. Its own type is not imported, because request.py imports this module."""
 
     @property
     def units(self) -> Units: ...

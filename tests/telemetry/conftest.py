@@ -53,13 +53,13 @@ def reading_of_the_test(redis_place: Place, name: str, monkeypatch: pytest.Monke
     """Leave out the stores of earlier tests: their servers are gone, and each reading would wait
     for them. Ask for the status of no other test's names: a reading has a second for all.
     """
-    all_shown = reading.shown
+    all_shown = reading.make_filter
 
     def shown() -> Callable[[str], bool]:
         is_shown = all_shown()
         return lambda queue: name in queue and is_shown(queue)
 
-    monkeypatch.setattr(reading, "shown", shown)
+    monkeypatch.setattr(reading, "make_filter", shown)
     shared = store_of(redis_place.user_url)
     earlier = {id(store) for store in reading.redis_stores()} - {id(shared)}
     every = reading.redis_stores

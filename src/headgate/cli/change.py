@@ -10,7 +10,7 @@ from argparse import Namespace
 from headgate.cli.confirm import check_may_change, confirm
 from headgate.cli.exits import NOT_NOW, UNKNOWN, USAGE, Failure, is_count, usage
 from headgate.cli.output import emit, shown
-from headgate.cli.store import attached, redis_store_of
+from headgate.cli.store import attach, redis_store_of
 from headgate.errors import UnknownLimiterError
 from headgate.internals import queue_of
 from headgate.keys import encoded
@@ -22,7 +22,7 @@ from headgate.stores.status_text import duration
 
 async def set_limits(args: Namespace) -> None:
     check_may_change(args)
-    limiter = attached(args)
+    limiter = attach(args)
     with usage():
         limits = [parse_limit(text) for text in args.limits]
     status = await limiter.astatus()
@@ -59,7 +59,7 @@ async def resume(args: Namespace) -> None:
 
 def pausable(args: Namespace) -> tuple[Limiter, str]:
     """The whole limiter, or the key of --key, and its name in a message."""
-    whole = attached(args)
+    whole = attach(args)
     if args.key is None:
         return whole, f"{shown(args.name)} with all its keys"
     with usage():
@@ -79,7 +79,7 @@ async def status_of(limiter: Limiter) -> Status | None:
 
 async def drain(args: Namespace) -> None:
     check_may_change(args)
-    limiter, left = attached(args), units_left(args.left)
+    limiter, left = attach(args), units_left(args.left)
     check_units(args.name, left, await limiter.astatus())
     budgets = ", ".join(f"{number:,} {unit}" for unit, number in left.items())
     confirm(args, f"Lower the budgets of {shown(args.name)} to {budgets}?")
@@ -91,7 +91,7 @@ async def drain(args: Namespace) -> None:
 
 async def reset(args: Namespace) -> None:
     check_may_change(args)
-    limiter = attached(args)
+    limiter = attach(args)
     status = await limiter.astatus()
     counted = ", ".join(
         f"{each.used:,} {each.unit} used" for each in status.limits if each.kind != "Concurrency"
@@ -104,7 +104,7 @@ async def reset(args: Namespace) -> None:
 async def forget(args: Namespace) -> None:
     check_may_change(args)
     with usage():
-        key = attached(args)[args.key]
+        key = attach(args)[args.key]
     title = f"{shown(args.name)}[{shown(args.key)}]"
     confirm(args, f"Forget what {title} has counted, and the limits of its own?")
     forgotten = await redis_store_of(args).forget(encoded(key.name, key.key))

@@ -64,7 +64,7 @@ class Commands:
         for task in self._waiting:
             task.cancel()
 
-    async def waited(self, work: Awaitable[T]) -> T:
+    async def wait_for(self, work: Awaitable[T]) -> T:
         """The result of `work`. `stop` cancels it, and this raises Stopped."""
         task = asyncio.ensure_future(work)
         if self.stopped:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from headgate.cli.output import as_json, emit, facts_of, shown
-from headgate.cli.store import attached, redis_store_of
+from headgate.cli.store import attach, redis_store_of
 from headgate.keys import encoded
 from headgate.listing import akeys_of
 from headgate.stores.status_text import duration
@@ -23,7 +23,7 @@ EVERY = 1.0  # seconds between two lines of `watch`
 
 
 async def show(args: Namespace) -> None:
-    status = await attached(args).astatus()
+    status = await attach(args).astatus()
     members = await redis_store_of(args).lists.amembers(encoded(args.name))
     facts = {
         **facts_of(status),
@@ -101,7 +101,7 @@ async def ls(args: Namespace) -> None:
     if args.name is None:
         names = await redis_store_of(args).lists.anames()
     else:
-        names = await akeys_of(attached(args))
+        names = await akeys_of(attach(args))
     text = "\n".join(map(in_a_line, names))
     emit(args, "ls", {"name": args.name, "names": names}, text, end="\n" if names else "")
 
@@ -113,7 +113,7 @@ def in_a_line(name: str) -> str:
 
 
 async def watch(args: Namespace) -> None:
-    limiter, loop = attached(args), asyncio.get_running_loop()
+    limiter, loop = attach(args), asyncio.get_running_loop()
     start = loop.time()
     for number in count(1):
         status = await limiter.astatus()

@@ -27,7 +27,7 @@ from headgate.cli.exits import (
     usage,
 )
 from headgate.cli.output import complain, shown, words_of
-from headgate.cli.store import made
+from headgate.cli.store import make_limiter
 from headgate.errors import HeadgateError, LeaseLostError, MaxSleepExceededError
 from headgate.limiter import Limiter
 
@@ -40,7 +40,7 @@ async def run(args: Namespace) -> int:
     check(args)
     cost, units = costs(args.cost)
     limits = tuple(filter(None, (text.strip() for text in args.limits.split(","))))
-    limiter = made(args, limits, on_lost="cancel")
+    limiter = make_limiter(args, limits, on_lost="cancel")
     calls = Calls(limiter, cost, units, args.max_sleep)
     with calls.commands.passing_signals():
         if args.each:
@@ -92,12 +92,12 @@ class Calls:
         with usage():
             acquire = self._limiter.acquire(self._cost, max_sleep=self._max_sleep, **self._units)
             try:
-                permit = await self.commands.waited(acquire)  # it checks units that it has learned
+                permit = await self.commands.wait_for(acquire)  # checks units that it has learned
             except Stopped:
                 return self.commands.stopped
         names = {"HEADGATE_NAME": self._limiter.name, "HEADGATE_FENCE": str(permit.fence)}
         async with permit:
-            if self.commands.stopped:  # in the moment of the grant
+            if self.commands.stopped:  # a signal came in the moment of the grant
                 return self.commands.stopped
             return await self.commands.run(command, stdin, names)
 
@@ -178,7 +178,7 @@ class Lines:
     async def next(self, commands: Commands) -> bytes | None:
         """The next line. None: there is none, or no command begins any more."""
         try:
-            line = await commands.waited(self._lines.get())
+            line = await commands.wait_for(self._lines.get())
         except Stopped:
             return None
         self._room.release()

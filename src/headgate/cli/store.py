@@ -42,14 +42,14 @@ def redis_store_of(args: Namespace) -> RedisStore:
         raise Failure(STORE_AWAY, str(missing)) from missing
 
 
-def attached(args: Namespace) -> Limiter:
+def attach(args: Namespace) -> Limiter:
     """The limiter of the argument NAME. It declares nothing."""
-    return made(args, ())
+    return make_limiter(args, ())
 
 
-def made(args: Namespace, limits: tuple[str, ...], on_lost: OnLost = "mark") -> Limiter:
-    """As `attached`, but if there are `limits`, its first acquire declares them."""
-    redis_store_of(args)  # its errors are those of the URL
+def make_limiter(args: Namespace, limits: tuple[str, ...], on_lost: OnLost = "mark") -> Limiter:
+    """As `attach`, but if there are `limits`, its first acquire declares them."""
+    redis_store_of(args)  # raises for a bad URL
     with usage():
         if limits:
             return Limiter(args.name, *limits, store=args.store, on_lost=on_lost)

@@ -53,7 +53,7 @@ def page_of(args: Namespace) -> WebPage:
             "web --actions would let each program of this machine change limits: set "
             f"{VARIABLE}=user:password.",
         )
-    redis_store_of(args)  # its errors are those of the URL
+    redis_store_of(args)  # raises for a bad URL
     with usage():
         return app(url_of(args), auth=auth, actions=args.actions)
 

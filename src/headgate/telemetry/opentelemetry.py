@@ -180,7 +180,7 @@ def call_attributes(event: StoreCalled) -> Attributes:
 class Reading(Generic[T]):
     """The values for all instruments that show them, read once for each collection.
 
-    A collection asks each instrument once. So an instrument that asks again begins a new one.
+    A collection asks each instrument once. So an instrument that asks again begins a new reading.
     """
 
     def __init__(self, read: Callable[[], T]) -> None:

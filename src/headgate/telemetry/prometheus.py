@@ -226,7 +226,7 @@ def add(metric: Metric, labels: tuple[str, ...], value: float | Histogram) -> No
 
 
 def key_of(label: str) -> tuple[str, ...]:
-    """The last label. A series without a key has none: prometheus-client takes fewer values."""
+    """The value of the last label, or nothing: a series without a key lacks that label."""
     return (label,) if label else ()
 
 

@@ -208,18 +208,18 @@ def read_budgets() -> list[Budget]:
 
     The servers have TIMEOUT for their answers. A name without one is left out.
     """
-    is_shown = shown()
+    is_shown = make_filter()
     found = [status for store in snapshot(MEMORY_STORES) for status in store.statuses(is_shown)]
     if redis := redis_stores():
         found += redis_module().read_statuses(redis, is_shown, TIMEOUT)
     return [Budget(*place_of(*names_of(queue))[:2], status) for queue, status in found]
 
 
-def shown() -> Callable[[str], bool]:
+def make_filter() -> Callable[[str], bool]:
     """A function that says whether the budget of a queue is read: a status is work for a server.
 
-    It reads those of at most MOST_LABELS keys of a name, because any number of keys may share a
-    label. It reads none of OTHER.
+    Any number of keys may share a label, so it chooses at most MOST_LABELS keys of a name. Names
+    and labels that are counted as OTHER have no budgets.
     """
     keys: Counter[str] = Counter()
 
