@@ -14,12 +14,13 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.internals import queue_of
-from headgate.stores.redis.session import pause_watch, whole_pause
+from headgate.stores.redis.session import pause_watch, polls, whole_pause
+from headgate.stores.redis.session.reservations import Reservations
 from headgate.stores.redis.session.whole_pause import WholePause
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Slack, elsewhere, enter, eventually, visit
 from tests.servers import Server
-from tests.world import HOUR, long, session_of, soon, until, used, waiting
+from tests.world import HOUR, long, soon, until, used, waiting
 
 PLENTY = Rate(1000, per=1000 * HOUR)
 
@@ -29,6 +30,7 @@ def news_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """After its first question a process learns of a pause by notifications alone."""
     monkeypatch.setattr(whole_pause, "TRUSTED", HOUR)
     monkeypatch.setattr(whole_pause, "ASK_AGAIN", HOUR)
+    monkeypatch.setattr(polls, "HEARTBEAT", HOUR)
 
 
 def known(limiter: Limiter) -> WholePause:
@@ -146,9 +148,8 @@ async def test_a_whole_limiter_that_does_not_answer_stops_no_key(
     another server keeps, then it passes after PATIENCE.
     """
     monkeypatch.setattr(pause_watch, "PATIENCE", 0.05)
-    limiter = elsewhere(name, PLENTY, url=redis_url)
-    key = limiter["k"]
-    whole = session_of(limiter)
+    key = elsewhere(name, PLENTY, url=redis_url)["k"]
+    whole = queue_of(key).whole.session()
     monkeypatch.setattr(whole, "_schedule", lambda: None)  # its calls never leave
 
     await soon(visit(key))
@@ -281,3 +282,17 @@ def test_a_longer_pause_is_news() -> None:
     assert pause.note(2_000_000, 9_000_000, 11.0)
 
     assert pause.ends == 20.0
+
+
+def test_a_permit_is_handed_on_only_while_the_last_answer_is_fresh() -> None:
+    """A local hand-off makes no call, so it cannot ask."""
+    whole = WholePause()
+    reserved = Reservations(whole)
+    assert not reserved.may_hand_over(10.0)
+
+    whole.trust(10.0)
+
+    assert reserved.may_hand_over(10.0 + whole_pause.TRUSTED - 0.1)
+    assert not reserved.may_hand_over(10.0 + whole_pause.TRUSTED)
+    whole.note(1_000_000, 5_000_000, 10.5)
+    assert not reserved.may_hand_over(11.0)

@@ -52,6 +52,32 @@ async def test_a_notification_holds_and_wakes_keys_on_every_master(
     assert all(await soon(asyncio.gather(*waiters)))
 
 
+async def test_the_first_call_for_a_key_waits_for_the_answer_of_a_slow_master(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T3: given a paused limiter, and a process that has not used it, when its master answers late,
+    then a caller of a key on a faster master does not pass.
+    """
+    monkeypatch.setattr(pause_watch, "PATIENCE", HOUR)
+    slow, fast, _ = cluster.masters()
+    its, url = cluster.name_on(slow, name), apart(cluster.user_url, 3)
+    await Limiter(its, PLENTY, store=cluster.user_url).apause(HOUR)
+    key = key_on(cluster, fast, Limiter(its, PLENTY, store=url))
+    await visit(Limiter(cluster.name_on(fast, f"{name}-other"), PLENTY, store=url))
+
+    slow.pause()
+    try:
+        caller = asyncio.create_task(enter(key))
+        await visit(Limiter(cluster.name_on(fast, f"{name}-third"), PLENTY, store=url))
+        assert not caller.done()
+    finally:
+        slow.resume()
+    await waiting(key, 1)
+
+    assert not caller.done()
+    caller.cancel()
+
+
 async def test_a_silent_master_of_the_limiter_delays_its_keys_on_other_masters_for_a_moment(
     name: str, cluster: Cluster
 ) -> None:

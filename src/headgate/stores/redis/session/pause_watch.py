@@ -7,10 +7,12 @@ not for long: in a Cluster the whole may be on another server, which may be away
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from headgate.errors import StoreError
 from headgate.stores.redis.protocol.operations import AskStatus, Watch
 from headgate.stores.redis.protocol.replies import UNKNOWN
 
@@ -57,7 +59,8 @@ class PauseWatch:
     def __init__(self, whole: Whole, session: WholeSession) -> None:
         self._whole = whole
         self._session = session
-        self._asked_at: float | None = None  # while the question has no answer
+        self._asking = False  # a question has no answer yet
+        self._silent = False  # and none came within PATIENCE
         self._timer: TimerHandle | None = None
         self._held_up: dict[Keyed, None] = {}  # sessions whose calls wait for the answer
         self._look: Future[Any] | None = None  # the answer for a status
@@ -73,32 +76,32 @@ class PauseWatch:
         pause, client = self._whole.pause, self._session.client
         if client.availability.is_unavailable(self._session.key):
             return True
-        if self._asked_at is None:
+        if not self._asking:
             self._ask(now)
-        elif now - self._asked_at >= PATIENCE:
-            return True
-        if now < pause.trusted_until:
+        if self._silent or now < pause.trusted_until:
             return True
         self._held_up[session] = None
         return False
 
     async def look(self) -> None:
-        """Learn the pause for a status. This creates no state."""
-        now = monotonic()
-        if now < self._whole.pause.trusted_until:
+        """Learn the pause for a status, if its server answers. This creates no state."""
+        now, unavailable = monotonic(), self._session.client.availability.is_unavailable
+        if now < self._whole.pause.trusted_until or unavailable(self._session.key):
             return
         if self._look is None or self._look.done():  # the statuses of many keys share one
             self._look, self._looked_at = self._session.ask(AskStatus()), now
-        self._note(await asyncio.shield(self._look), self._looked_at)
+        with suppress(StoreError):  # the key may be on another server
+            self._note(await asyncio.shield(self._look), self._looked_at)
 
     def _ask(self, now: float) -> None:
-        """A signal handler may raise in each line. `_asked_at` is last, so another call asks."""
-        self._timer = self._session.client.loop.call_later(PATIENCE, self._let_go)
+        """A signal handler may raise in each line. `_asking` is last, so another call asks."""
+        self._silent = False
+        self._timer = self._session.client.loop.call_later(PATIENCE, self._on_silence)
         self._session.ask(Watch()).add_done_callback(partial(self._on_answer, now))
-        self._asked_at = now
+        self._asking = True
 
     def _on_answer(self, asked_at: float, answer: Future[Any]) -> None:
-        self._asked_at = None
+        self._asking = self._silent = False
         if self._timer is not None:
             self._timer.cancel()
         if answer.cancelled() or answer.exception() is not None:
@@ -113,8 +116,12 @@ class PauseWatch:
         left = 0 if answer == UNKNOWN else answer.paused
         self._whole.note_pause(self._session.last_reply.server, left, asked_at)
 
+    def _on_silence(self) -> None:
+        self._silent = True
+        self._let_go()
+
     def _let_go(self) -> None:
-        while self._held_up:  # an exception of a signal handler leaves the others for the next time
-            session = next(iter(self._held_up))
+        for session in list(self._held_up):
+            # An exception of a signal handler leaves the others for the next time.
             del self._held_up[session]
             session.send_on()

@@ -371,8 +371,6 @@ class Session:
             traffic.schedule()
 
     def on_time(self, now: float) -> None:
-        if self.traffic.reserved.is_held(now):
-            self._grants.hold_back(now)
         self.traffic.reserved.wake(now)
         self.deadlines.end_waits(now)
         if self.handoff.moment <= now:
