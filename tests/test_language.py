@@ -38,6 +38,7 @@ PAGES: list[str] = [
     "docs/limits.md",
     "docs/promises.md",
     "docs/redis.md",
+    "docs/still-429.md",
     "docs/telemetry.md",
     "docs/testing.md",
     "docs/troubleshooting.md",

@@ -51,6 +51,7 @@ NAVIGATION: Nav = [
             ("Command line", "command-line.md"),
             ("HTTP clients and SDKs", "http.md"),
             ("Answers of providers", "answers.md"),
+            ("The service still answers 429", "still-429.md"),
             ("Frameworks", "frameworks.md"),
             ("In your process", "in-your-process.md"),
             ("Telemetry", "telemetry.md"),
