@@ -37,7 +37,7 @@ SHELLS = {
         "tests/faults/test_pauses.py",
     ],
     "stores/redis/transport/tasks.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
-    "http/feedback.py": ["tests/http/test_feedback.py"],
+    "http/feedback.py": ["tests/http/test_bounds.py", "tests/http/test_feedback.py"],
 }
 CONSTANT = (
     "clock",
