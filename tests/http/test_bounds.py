@@ -499,7 +499,7 @@ def test_a_redirect_that_was_not_followed_concerns_its_target_alone(
     clock: VirtualClock, name: str
 ) -> None:
     client = Client(clock, name, "100/minute")
-    client.get(302, {"Location": "http://host/"})
+    client.get(302, {"Location": "//localhost/"})
 
     client.hear(client.leave("third"), 429, {"Retry-After": "60"})
 
