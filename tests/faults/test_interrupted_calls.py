@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter
-from headgate.stores.redis.session import next_call
+from headgate.stores.redis.session import loop_session, next_call
 from headgate.stores.redis.transport import node, sending
 from headgate.stores.redis.transport.connection import Connection
 from headgate.stores.redis.transport.reconnection import Reconnection
@@ -105,6 +105,23 @@ async def test_a_later_call_goes_on_for_a_turn_whose_callback_an_exception_has_t
         await asyncio.sleep(0)
     async with asyncio.timeout(LONG):
         await asyncio.gather(*callers, entered(limiter))
+
+
+async def test_an_exception_while_a_permit_is_made_gives_its_grant_back(
+    name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7: the next caller passes long before the lease ends."""
+    limiter = Limiter(name, Concurrency(1, lease=3600), store=redis_url)
+
+    def interrupted(*values: object) -> None:
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_session, "Permit", interrupted)
+        with pytest.raises(Interrupt):
+            await limiter.acquire()
+    async with asyncio.timeout(LONG):
+        await entered(limiter)
 
 
 class Server:
