@@ -188,6 +188,24 @@ def test_a_used_up_budget_holds_until_its_reset(
     assert client.held == pytest.approx(held, abs=0.001)
 
 
+def test_a_budget_that_fills_up_gradually_holds_until_its_next_unit(
+    clock: VirtualClock, name: str
+) -> None:
+    """OpenAI's reset is the time until all of it is back."""
+    client = Client(clock, name, "100/minute")
+
+    client.get(
+        200,
+        {
+            "x-ratelimit-limit-requests": "100",
+            "x-ratelimit-remaining-requests": "0",
+            "x-ratelimit-reset-requests": "60s",
+        },
+    )
+
+    assert client.held == pytest.approx(0.6, abs=0.001)
+
+
 @pytest.mark.parametrize("limit", [Window(3, per=60), Rate(3, per=60), Quota(3, per=3600)])
 def test_a_budget_that_resets_soon_gives_no_tokens_back(
     clock: VirtualClock, name: str, limit: Any
@@ -504,6 +522,28 @@ def test_a_redirect_that_was_not_followed_concerns_its_target_alone(
     client.hear(client.leave("third"), 429, {"Retry-After": "60"})
 
     assert client.held == 60
+
+
+async def test_a_clock_of_the_server_that_is_years_behind_prolongs_nothing(
+    clients: Clients, service: Service, name: str, store: Any
+) -> None:
+    """A1, F60. The moment of the reset is right, and the Date beside it is not."""
+    limiter = Limiter(name, "100/day", store=store)
+    reset = str(int(time.time()) + 600)
+    service.answers = [
+        (
+            429,
+            {
+                "Date": "Mon, 01 Jan 2018 00:00:00 GMT",
+                "x-ratelimit-remaining": "0",
+                "x-ratelimit-reset": reset,
+            },
+        )
+    ]
+
+    assert await soon(clients(limiter).get(f"{service.url}/says")) == 429
+
+    assert 0 < await paused(limiter) <= 600
 
 
 # A hook on answers -----------------------------------------------------------------------------

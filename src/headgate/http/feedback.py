@@ -105,7 +105,7 @@ class Feedback:
     ) -> None:
         """Apply an answer to the limiters of its call. Never raises."""
         with log_failures():
-            answer = self._read(status, headers, body)
+            answer = self._read(status, headers, body, departure.host)
             names = [queue_of(limiter).name for limiter, _ in granted]
             for name, (limiter, permit) in zip(names, granted, strict=True):
                 if departure.concerns(name):
@@ -115,7 +115,7 @@ class Feedback:
                         self._hold(permit, departure, status, answer)
             note_redirect(departure, names, status, headers)
 
-    def _read(self, status: int, headers: Headers, body: bytes) -> Answer:
+    def _read(self, status: int, headers: Headers, body: bytes, host: str) -> Answer:
         """Return the reading of the user's hook, or else that of headgate."""
         if self._on_answer is not None:
             try:
@@ -125,7 +125,7 @@ class Feedback:
             except Exception as error:
                 message = "The hook on_answer failed, so headgate reads the answer by itself."
                 log(logging.WARNING, message, error=error, kind="on_answer_failed")
-        return read(status, headers, body)
+        return read(status, headers, body, host=host)
 
     def _adopt(self, limiter: Limiter, status: int, answer: Answer) -> None:
         if self._adoption is not None and self._adoption.apply(limiter, status, answer):
@@ -146,7 +146,8 @@ class Feedback:
         ]
         for budget in budgets:
             period = drained_period(permit, budget, alone=len(budgets) == 1)
-            reset = period if budget.reset is None else budget.reset
+            reset = budget.next if budget.remaining == 0 else budget.reset
+            reset = period if reset is None else reset
             if 0 < period <= min(self._heed_at_most, 2 * reset):
                 left, limit = budget.remaining or 0, budget.limit or 0
                 queue.change(Drain(UNIT, left, limit=limit, since=permit.t))
