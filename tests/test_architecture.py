@@ -44,6 +44,7 @@ SHARED = {
     "http/feedback.py",
     "http/httpx_transports.py",
     "http/limiter_chain.py",
+    "http/point_metering.py",
     "http/token_metering.py",
 }
 SDKS = {"http/openai.py", "http/anthropic.py"}  # they use the module of httpx2

@@ -33,6 +33,7 @@ with extra("aiohttp"):
         Place,
         give_back,
     )
+    from headgate.http.point_metering import PointChain
 
 from headgate.limiter import Limiter
 from headgate.limits import Rate
@@ -72,7 +73,7 @@ def middleware(
     The other arguments and all errors: as in `headgate.http.httpx.limit`.
     """
     options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
-    return Limiting(LimiterChain("middleware", limiters, key, exempt, find_place, options))
+    return Limiting(PointChain("middleware", limiters, key, exempt, find_place, options))
 
 
 def limit(
@@ -92,7 +93,7 @@ def limit(
     The arguments are those of `middleware`. Called again, it adds limiters behind the earlier ones.
     """
     options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
-    chain = LimiterChain("limit", limiters, key, exempt, find_place, options)
+    chain = PointChain[ClientRequest]("limit", limiters, key, exempt, find_place, options)
     before = check_session("limit", session)._middlewares
     chain.check_beside(each.chain for each in before if isinstance(each, Limiting))
     add_middleware(session, Limiting(chain))

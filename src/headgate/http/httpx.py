@@ -14,7 +14,7 @@ with extra("httpx"):
 
     from headgate.http import httpx_transports
     from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
-    from headgate.http.limiter_chain import Exempt, Key, LimiterChain
+    from headgate.http.limiter_chain import Exempt, Key
 
 from headgate.limiter import Limiter
 from headgate.validation import show
@@ -101,7 +101,7 @@ def limit(
     """
     find_place = httpx_transports.find_place
     options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
-    chain = LimiterChain("limit", limiters, key, exempt, find_place, options)
+    chain = httpx_transports.HttpxChain("limit", limiters, key, exempt, find_place, options)
     if not httpx_transports.limit_client(client, chain, TRANSPORTS):
         raise TypeError(
             f"limit({show(client)}): a client is an httpx.Client or an httpx.AsyncClient."

@@ -24,7 +24,10 @@ from headgate.http.limiter_chain import (
     mark_unsent,
     reading_body,
 )
+from headgate.http.point_metering import PointChain
 from headgate.limiter import Limiter
+
+CODINGS = "gzip, deflate"  # codings that zlib reads
 
 Req = TypeVar("Req")
 Res = TypeVar("Res")
@@ -33,6 +36,16 @@ Inner = TypeVar("Inner")  # the client's type of a transport
 
 def find_place(request: Any) -> Place:
     return Place(request.url.host.lower(), request.url.path)
+
+
+class HttpxChain(PointChain[Any]):
+    def _read_body(self, request: Any) -> bytes:
+        # The caller may accept other codings, but the response has to be read here, too.
+        request.headers["accept-encoding"] = CODINGS
+        try:
+            return bytes(request.content)
+        except RuntimeError:  # an upload, which is sent piece by piece
+            return b""
 
 
 class LimitedTransport(Generic[Req, Inner]):
@@ -52,7 +65,7 @@ class LimitedTransport(Generic[Req, Inner]):
         on_answer: OnAnswer | None = None,
     ) -> None:
         options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
-        self._chain: LimiterChain[Req] = LimiterChain(
+        self._chain: LimiterChain[Req] = HttpxChain(
             type(self).__name__, limiters, key, exempt, find_place, options
         )
         self._chain.check_beside(chains_in(inner))

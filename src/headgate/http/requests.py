@@ -34,6 +34,7 @@ with extra("requests"):
         mark_unsent,
         reading_body,
     )
+    from headgate.http.point_metering import PointChain
 
 from headgate.limiter import Limiter
 from headgate.validation import show
@@ -64,7 +65,7 @@ class Adapter(BaseAdapter):
         on_answer: OnAnswer | None = None,
     ) -> None:
         options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
-        chain = LimiterChain("Adapter", limiters, key, exempt, find_place, options)
+        chain = PointChain[PreparedRequest]("Adapter", limiters, key, exempt, find_place, options)
         chain.check_beside(chains_in(inner))
         self._wrap(HTTPAdapter() if inner is None else inner, chain)
 
@@ -134,7 +135,7 @@ def limit(
     The other arguments and all errors: as in `headgate.http.httpx.limit`.
     """
     options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)
-    chain = LimiterChain("limit", limiters, key, exempt, find_place, options)
+    chain = PointChain[PreparedRequest]("limit", limiters, key, exempt, find_place, options)
     if not isinstance(session, Session):
         raise TypeError(f"limit({show(session)}): a session is a requests.Session.")
     for inner in session.adapters.values():

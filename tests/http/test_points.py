@@ -1,0 +1,167 @@
+"""Costs in points: real clients at a service that states them as GitHub, Shopify and Linear do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+
+import headgate.http.httpx
+import headgate.http.httpx2
+from headgate import Concurrency, Limiter, Window
+from headgate.http.point_metering import FIRST, MOST_OPERATIONS, Points, find_operation
+from tests.http.service import Service
+from tests.world import at_rest, held
+
+HOUR = 3600.0  # of an hour's window nothing comes back during a test
+LIBRARIES: dict[str, tuple[Any, Callable[..., Any]]] = {
+    "httpx": (httpx, headgate.http.httpx.limit),
+    "httpx2": (httpx2, headgate.http.httpx2.limit),
+}
+
+
+@pytest.fixture
+def github(name: str, store: Any) -> Limiter:
+    return Limiter(
+        name, Window(1000, HOUR, unit="points"), "1000/hour", Concurrency(5), store=store
+    )
+
+
+async def points(limiter: Limiter) -> int:
+    status = await at_rest(limiter)
+    return next(limit.used for limit in status.limits if limit.unit == "points")
+
+
+def shopify(actual: int | None, **more: Any) -> str:
+    cost = {"requestedQueryCost": 50, "actualQueryCost": actual}
+    return json.dumps({"data": {}, **more, "extensions": {"cost": cost}})
+
+
+def as_json(body: str) -> tuple[int, dict[str, str], str]:
+    return 200, {}, body
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_the_cost_in_the_body_of_a_response_is_settled(
+    library: str, service: Service, github: Limiter
+) -> None:
+    """The next call of the same operation is estimated by it, and one of a new one by all."""
+    module, limit = LIBRARIES[library]
+    service.answers += [
+        as_json(shopify(42)),
+        as_json(json.dumps({"data": {"rateLimit": {"cost": 7}}})),
+        as_json("{}"),
+        as_json("{}"),
+    ]
+    used = []
+    async with limit(module.AsyncClient(), github) as client:
+        for query in ("a", "b", "a", "c"):
+            response = await client.post(f"{service.url}/says", json={"query": query})
+            assert response.status_code == 200
+            used.append(await points(github))
+
+    assert used == [42, 49, 49 + 42, 49 + 42 + 42]
+    assert held(github.status()) == 0
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_threads_settle_the_cost_in_the_body_too(library: str, service: Service, name: str) -> None:
+    module, limit = LIBRARIES[library]
+    limiter = Limiter(name, Window(1000, HOUR, unit="points"))
+    service.answers.append(as_json(shopify(42)))
+
+    with limit(module.Client(), limiter, feedback=False) as client:
+        client.post(f"{service.url}/says", json={"query": "a"})
+
+    assert limiter.status().limits[0].used == 42
+
+
+async def test_a_refusal_with_status_200_takes_no_points(service: Service, github: Limiter) -> None:
+    service.answers.append(as_json(shopify(None, errors=[{"extensions": {"code": "THROTTLED"}}])))
+
+    async with headgate.http.httpx.limit(httpx.AsyncClient(), github, feedback=False) as client:
+        await client.post(f"{service.url}/says", json={"query": "a"})
+
+    assert await points(github) == 0
+
+
+async def test_the_cost_in_a_header_is_settled_by_every_client(
+    service: Service, github: Limiter, clients: Callable[..., Any]
+) -> None:
+    """Linear states it there."""
+    service.answers.append((200, {"X-Complexity": "120"}))
+
+    await clients(github).get(f"{service.url}/says")
+
+    assert await points(github) == 120
+
+
+async def test_without_a_cost_the_estimate_stands(
+    service: Service, github: Limiter, clients: Callable[..., Any]
+) -> None:
+    client = clients(github)
+
+    await client.get(f"{service.url}/")
+    assert await points(github) == FIRST
+    service.answers.append((429, {}))
+    await client.get(f"{service.url}/says")
+
+    assert await points(github) == FIRST
+
+
+@pytest.mark.parametrize("cost", [-5, 10**9, "many", None, [1]])
+async def test_an_absurd_cost_is_ignored(service: Service, github: Limiter, cost: Any) -> None:
+    service.answers.append(as_json(shopify(cost)))
+
+    async with headgate.http.httpx.limit(httpx.AsyncClient(), github) as client:
+        await client.post(f"{service.url}/says", json={"query": "a"})
+
+    assert await points(github) == FIRST
+
+
+async def test_calls_that_pass_no_limit_on_points_are_left_alone(
+    service: Service, name: str
+) -> None:
+    limiter = Limiter(name, "1000/hour")
+    service.answers.append((200, {"X-Complexity": "120"}))
+
+    async with headgate.http.httpx.limit(httpx.AsyncClient(), limiter) as client:
+        await client.get(f"{service.url}/says")
+
+    assert limiter.status().limits[0].used == 1
+
+
+async def test_an_estimate_is_at_most_the_capacity(service: Service, name: str) -> None:
+    limiter = Limiter(name, Window(5, HOUR, unit="points"))
+
+    async with headgate.http.httpx.limit(httpx.AsyncClient(), limiter) as client:
+        await client.get(f"{service.url}/")
+
+    assert limiter.status().limits[0].used == 5
+
+
+def test_nine_of_ten_calls_take_no_more_than_their_estimate() -> None:
+    learned = Points()
+    for cost in range(1, 11):
+        learned.learn("a", cost)
+
+    assert (learned.estimate("a"), learned.estimate("b")) == (9, 9)
+
+
+def test_few_operations_are_remembered() -> None:
+    learned = Points()
+    for number in range(3 * MOST_OPERATIONS):
+        learned.learn(f"{number}", number)
+
+    assert len(learned._costs) == MOST_OPERATIONS
+    assert learned.estimate("another") > 2 * MOST_OPERATIONS
+
+
+def test_an_operation_is_known_by_its_name_or_its_query() -> None:
+    assert find_operation(b'{"operationName": "Shops", "query": "query Shops { id }"}') == "Shops"
+    assert find_operation(json.dumps({"query": "q" * 500}).encode()) == "q" * 200
+    assert find_operation(b"[]") == find_operation(b"no json") == ""
