@@ -173,6 +173,19 @@ async def test_only_a_session_with_waiters_receives_notifications(
         await task
 
 
+async def test_a_caller_with_a_max_sleep_gets_its_permit_after_a_wait(session: LoopSession) -> None:
+    task = await begun(session, max_sleep=60.0)
+    session.command()
+    reply(session, "ok 7 0 0 wait 1 0 0 |")
+
+    session.on_notification(f"{session.machine.numbering.session_id} 8 -1 1 1 0 0 30000000")
+
+    permit = await soon(task)
+    assert permit.held
+    permit.held = False  # no queue is there to get it back
+    assert session.machine.deadlines._deadlines == []
+
+
 async def test_offers_to_a_server_without_sensible_replies_come_less_and_less_often(
     session: LoopSession, client: Stub
 ) -> None:

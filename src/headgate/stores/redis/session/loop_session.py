@@ -132,7 +132,7 @@ class LoopSession:
             )
             grant: Grant = await outcome
             if pending.deadline is not None:
-                self.machine.end(pending)
+                self.machine.deadlines.end(pending, pending.deadline)
             waited = monotonic() - pending.start
             noted = True
             note_grant(
