@@ -504,7 +504,7 @@ def begin_estimated(talk: Talk, *estimates: int) -> PendingAcquire:
 
     request = Request({"tokens": estimates[0]}, estimate=estimate)
     pending = PendingAcquire(request, Promise(), False, talk.now)
-    talk.session.begin(pending, talk.now)
+    talk.session.begin(pending)
     return pending
 
 

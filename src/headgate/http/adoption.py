@@ -105,14 +105,14 @@ class Adoption:
         A limit with the period of ours replaces it. One with another period stands beside it, so
         calls never run faster than ours.
         """
-        stated = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
-        if len(stated) != 1 or isinstance(limit, Concurrency):
+        budget = find_single(answer)
+        if budget is None or isinstance(limit, Concurrency):
             return None
-        amount, per = stated[0].limit or 0, find_period(stated[0], limit.per)
+        amount, per = budget.limit or 0, find_period(budget, limit.per)
         if per is None or per > self._heed_at_most:
             return None
         low, high = self._factors
-        if stated[0].per is None and stated[0].reset is None:
+        if budget.per is None and budget.reset is None:
             high = min(high, 1.0)  # the service may mean a longer period
         if microseconds(per) == microseconds(limit.per):
             least = ceil(low * limit.amount)
@@ -130,6 +130,12 @@ def others(limits: Iterable[Limit]) -> str:
     return declaration([limit for limit in limits if not counts_calls(limit)]).program
 
 
+def find_single(answer: Answer) -> Budget | None:
+    """Return the budget on requests. None: the answer states none, or several."""
+    stated = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
+    return stated[0] if len(stated) == 1 else None
+
+
 def find_period(budget: Budget, ours: float) -> float | None:
     """Return the seconds of the service's window. None: it means another period, not known which.
 
@@ -137,15 +143,24 @@ def find_period(budget: Budget, ours: float) -> float | None:
     would is longer: a minute, an hour or a day. One that ends soon may be shorter, or almost over.
     If neither is stated, nothing speaks against ours.
     """
-    if budget.per or budget.reset is None:
-        return budget.per or ours
+    if budget.per:
+        return budget.per
+    if budget.reset is None:
+        return ours
     likely = [period for period in sorted({*PERIODS, ours}) if period >= budget.reset]
-    if not likely or likely[0] >= ours:
-        return likely[0] if likely else None
-    # A bucket that refills all the time says when it will be full.
-    used = (budget.limit or 0) - (budget.remaining or 0)
-    refill = budget.reset * (budget.limit or 0) / used if used > 0 else 0.0
+    if not likely:
+        return None
+    if likely[0] >= ours:
+        return likely[0]
+    refill = refill_time(budget)
     return ours if abs(refill - ours) <= TOLERANCE * ours else None
+
+
+def refill_time(budget: Budget) -> float:
+    """Return the seconds in which an empty bucket would fill that is full at its reset."""
+    limit = budget.limit or 0
+    used = limit - (budget.remaining or 0)
+    return (budget.reset or 0.0) * limit / used if used > 0 else 0.0
 
 
 def scale(limit: Limit, factor: float, most: float | None = None) -> Limit:

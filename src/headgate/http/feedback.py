@@ -138,28 +138,35 @@ class Feedback:
         call that left before the pause began cannot make it longer than that.
         """
         queue = queue_of(permit)
-        wait, resets = self._refusal(queue.name, departure, status, answer), [0.0]
+        stated = self._refusal(queue.name, departure, status, answer)
         budgets = [
             budget
             for budget in answer.budgets
             if budget.unit == UNIT and budget.remaining is not None
         ]
-        for budget in budgets:
-            period = drained_period(permit, budget, alone=len(budgets) == 1)
-            reset = budget.next if budget.remaining == 0 else budget.reset
-            reset = period if reset is None else reset
-            if 0 < period <= min(self._heed_at_most, 2 * reset):
-                left, limit = budget.remaining or 0, budget.limit or 0
-                queue.change(Drain(UNIT, left, limit=limit, since=permit.t))
-                note_action(queue.name, status, answer, "drain")
-            elif period and budget.remaining == 0:
-                resets.append(reset)
+        alone = len(budgets) == 1
+        resets = [self._drain(permit, status, answer, budget, alone) for budget in budgets]
         # The time that a refusal states comes before the resets of its budgets.
-        wait = min(wait or max(resets), self._heed_at_most - (monotonic() - departure.at))
+        wait = stated or max(resets, default=0.0)
+        wait = min(wait, self._heed_at_most - (monotonic() - departure.at))
         if wait > 0:
             whole = answer.scope == "service"
             queue.change(Pause(microseconds(wait), reason="server", whole=whole))
             note_action(queue.name, status, answer, "pause")
+
+    def _drain(
+        self, permit: Permit, status: int, answer: Answer, budget: Budget, alone: bool
+    ) -> float:
+        """Drain by `budget`. Return the seconds to pause if a drain would hold for too long."""
+        period = drained_period(permit, budget, alone)
+        reset = budget.next if budget.remaining == 0 else budget.reset
+        reset = period if reset is None else reset
+        if 0 < period <= min(self._heed_at_most, 2 * reset):
+            queue, left, limit = queue_of(permit), budget.remaining or 0, budget.limit or 0
+            queue.change(Drain(UNIT, left, limit=limit, since=permit.t))
+            note_action(queue.name, status, answer, "drain")
+            return 0.0
+        return reset if period and budget.remaining == 0 else 0.0
 
     def _refusal(self, name: str, departure: Departure, status: int, answer: Answer) -> float:
         """Note the outcome of a call. Return the seconds to wait after a refusal, or else 0."""

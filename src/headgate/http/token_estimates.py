@@ -228,23 +228,28 @@ def write(known: Known) -> str:
 def parse(text: str) -> Known | None:
     """Read what `write` wrote. None: it is something else, such as that of another version."""
     found = parse_object(text)
-    attached = found.get("attached")
     numbers = [find_number(found, word) for word in ("calls", "characters", "tokens")]
     inputs, outputs = (pairs_of(found.get(word)) for word in ("inputs", "outputs"))
-    if None in numbers or inputs is None or outputs is None or not isinstance(attached, dict):
-        return None
-    sizes = {kind: attached.get(kind) for kind in FIRST_ATTACHED if kind in attached}
-    if not all(is_counts(each) for each in sizes.values()):
+    sizes = sizes_of(found.get("attached"))
+    if None in numbers or inputs is None or outputs is None or sizes is None:
         return None
     calls, characters, tokens = (number or 0.0 for number in numbers)
-    latest = {kind: tuple(each[-RECENT:]) for kind, each in sizes.items() if each}
-    return Known(int(calls), characters, tokens, inputs, outputs, latest)
+    return Known(int(calls), characters, tokens, inputs, outputs, sizes)
 
 
 def pairs_of(found: Any) -> tuple[Pair, ...] | None:
     if not (isinstance(found, list) and all(is_counts(each, 2) for each in found)):
         return None
     return tuple((estimated, used) for estimated, used in found[-RECENT:])
+
+
+def sizes_of(found: Any) -> dict[str, tuple[int, ...]] | None:
+    if not isinstance(found, dict):
+        return None
+    sizes = {kind: found[kind] for kind in FIRST_ATTACHED if found.get(kind)}
+    if not all(is_counts(each) for each in sizes.values()):
+        return None
+    return {kind: tuple(each[-RECENT:]) for kind, each in sizes.items()}
 
 
 def is_counts(found: Any, length: int | None = None) -> bool:

@@ -130,6 +130,8 @@ class Amend(Operation):
     number: int
     asked: str
     renewed: Request = field(kw_only=True)
+    # Gets the new request when the server has changed the cost.
+    accept: Callable[[Request], None] = field(kw_only=True)
 
     @property
     def words(self) -> tuple[Any, ...]:

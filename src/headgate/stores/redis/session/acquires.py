@@ -50,6 +50,9 @@ class PendingAcquire:
         self.request = self.request.replaced(self.request.units, None)
         position_future.set_result(queued_at(position, delay))
 
+    def waits_in(self, session_id: str) -> bool:
+        return self.caller.session_id == session_id and not self.future.done()
+
     def amend(self, request: Request) -> None:
         """From now on it waits with this cost. A cancel that is not sent yet names it, too."""
         self.request = request

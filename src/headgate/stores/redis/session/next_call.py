@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from headgate.stores.redis.protocol.calls import NOTIFIED, WAITS, write_call
 from headgate.stores.redis.protocol.operations import KNOWN, Amend, Leave, PauseWhole, new_caller
-from headgate.stores.redis.session.traffic import IN_FLIGHT, MOST, NONE_AMENDED, Sent
+from headgate.stores.redis.session.traffic import IN_FLIGHT, MOST, Sent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.protocol.operations import Operation
@@ -119,13 +121,7 @@ class NextCall:
         waits, uncontended = bool(waiting), self.uncontended
         received = self._received(waits, now)
         declared, how = self._limits.limits_for_call(bool(acquires or waits), operations)
-        whole = self._traffic.reserved.whole
-        if whole is not None and (left := whole.left(now)):
-            operations = [PauseWhole(left), *operations]
-        amended = NONE_AMENDED
-        if waits and not declared.timeless and (amends := self._amend()):
-            operations = [*operations, *amends]
-            amended = {each.number: waiting[each.number] for each in amends}
+        operations = self._completed(operations, declared.timeless, now)
         alone = uncontended and len(acquires) == 1 and how == KNOWN and not (operations or waits)
         numbering.call += 1
         command = write_call(
@@ -146,18 +142,25 @@ class NextCall:
             pending.caller = new_caller((numbering.session_id, number, pending.request.text))
             pending.last = acquires[-1].number
             waiting[number] = pending
-        seen = ahead, self._handoff.outbox_grants, alone, amended
-        return Sent(command, declared.lease, now, acquires, operations, *seen)
+        outbox_grants = self._handoff.outbox_grants
+        return Sent(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
 
-    def _amend(self) -> list[Amend]:
+    def _completed(
+        self, operations: list[Operation], timeless: bool, now: float
+    ) -> list[Operation]:
+        """Add what each call states anew: the pause of the whole limiter, and new estimates."""
+        whole = self._traffic.reserved.whole
+        if whole is not None and (left := whole.left(now)):
+            operations = [PauseWhole(left), *operations]
+        return operations if timeless else [*operations, *self._amends()]
+
+    def _amends(self) -> Iterator[Amend]:
         """Let the first waiters ask for their present estimates."""
-        found = []
         for pending in islice(self._traffic.waiting.values(), MOST_AMENDED):
             request = pending.request
             renewed = request if request.estimate is None else request.renewed()
             if renewed is not request:
-                found.append(Amend(pending.number, request.text, renewed=renewed))
-        return found
+                yield Amend(pending.number, request.text, renewed=renewed, accept=pending.amend)
 
     def _received(self, waits: bool, now: float) -> str:
         """The beginning of the last reply received, which the server compares with its record.

@@ -77,9 +77,7 @@ class Reservations:
         held = [
             (pending, grant)
             for moment, pending, grant in self.queue
-            if (moment < ends or self.precedes_pause(grant))
-            and pending.caller.session_id == session_id
-            and not pending.future.done()
+            if (moment < ends or self.precedes_pause(grant)) and pending.waits_in(session_id)
         ]
         if held:
             gone = {pending for pending, _ in held}

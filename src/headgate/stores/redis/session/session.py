@@ -178,8 +178,6 @@ class Session:
         if len(reply.answers) != len(sent.operations) + len(sent.acquires):
             raise StoreError("it did not answer each request once")
         for operation, outcome in zip(sent.operations, reply.answers, strict=False):
-            if isinstance(operation, Amend) and cast("Answer", outcome).number:
-                sent.amended[operation.number].amend(operation.renewed)
             self._on_answer(operation, outcome, now)
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
         at_once, ahead = self._grants.apply_answers(sent.acquires, answers, now)
@@ -205,6 +203,9 @@ class Session:
             self.renewal.on_answer(operation, answer, now)
         elif isinstance(operation, Rejoin):
             self._grants.on_rejoined(operation, answer)
+        elif isinstance(operation, Amend):
+            if isinstance(answer, Answer) and answer.number:
+                operation.accept(operation.renewed)
         elif isinstance(operation, Leave) and not isinstance(answer, StoreError):
             # The session has read its last outbox, so the next session can begin.
             self.traffic.leaving = False
@@ -287,14 +288,14 @@ class Session:
         traffic = self.traffic
         sent, traffic.sent = traffic.sent, None
         error = refused(self._place, self.limits.name, refusal, lost)
-        operations = sent.operations if sent else []
+        operations, acquires = (sent.operations, sent.acquires) if sent else ([], [])
         for operation in operations:
             self._on_answer(operation, error, now)
         traffic.operations += keep_owed(self.limits.name, operations, error, now, refused=True)
-        # It may have amended waiters: the server forgets this session with all its ids.
-        traffic.leaving = traffic.leaving or bool(begun and sent and sent.amended)
-        traffic.fail(sent.acquires if sent else (), error)
-        for pending in sent.acquires if sent else []:
+        if begun and any(isinstance(each, Amend) for each in operations):
+            traffic.leaving = True  # the ids of waiters are unknown: the server forgets all
+        traffic.fail(acquires, error)
+        for pending in acquires:
             traffic.waiting.pop(pending.number, None)
             if begun and not pending.t:
                 traffic.cancel(pending)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.stores.redis.protocol.operations import Amend, Cancel, Leave, PauseWhole
 from headgate.stores.redis.session.reservations import Reservations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from headgate.errors import StoreError
     from headgate.stores.redis.protocol.calls import Command
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.whole_pause import WholePause
 
 MOST = 1000  # callers in one call (S9, bounds)
-NONE_AMENDED: Mapping[int, PendingAcquire] = MappingProxyType({})
 
 
 class State(Enum):
@@ -44,8 +42,6 @@ class Sent(NamedTuple):
     ahead: int
     outbox_grants: int  # the hand-off's count of grants when it was sent
     alone: bool  # it is one acquire, and most likely the reply is its grant
-    # Waiters for which it asks for another cost. Until the reply, their cost is not known.
-    amended: Mapping[int, PendingAcquire]
 
 
 class Traffic:
@@ -86,9 +82,12 @@ class Traffic:
             self.schedule()
 
     def is_amending(self, numbers: Iterable[int]) -> bool:
-        """Whether the call without a reply changes the cost of one of these waiters."""
+        """Whether the call without a reply changes the cost of one of these waiters. Until the
+        reply, it is not known.
+        """
         call = self.sent or self.to_repeat
-        return call is not None and any(number in call.amended for number in numbers)
+        amends = [each for each in call.operations if isinstance(each, Amend)] if call else []
+        return bool(amends) and not {each.number for each in amends}.isdisjoint(numbers)
 
     def stop(self) -> Sent | None:
         """Wait for no reply any more. Return the call without a reply, which must be repeated."""

@@ -130,19 +130,29 @@ async def persistently(
         try:
             if attempt or not topology.servers():
                 await asyncio.sleep(PAUSE * attempt)
-                before = set(topology.servers())
-                await topology.look(())
-                if isinstance(trouble, TimeoutError) and before == set(topology.servers()):
+                found_others = await look_again(topology)
+                if isinstance(trouble, TimeoutError) and not found_others:
                     break
             return await ask()
         except LOST as error:
             trouble = error
-            if isinstance(error, (ResponseError, AuthenticationError)) and not isinstance(
-                error, ELSEWHERE
-            ):
+            if is_final(error):
                 break
     assert trouble is not None
     raise error_of(place or topology, call, trouble)
+
+
+def is_final(error: Exception) -> bool:
+    """Whether each server would refuse in this way."""
+    refused = isinstance(error, (ResponseError, AuthenticationError))
+    return refused and not isinstance(error, ELSEWHERE)
+
+
+async def look_again(topology: Topology) -> bool:
+    """Whether the servers are others than before."""
+    before = set(topology.servers())
+    await topology.look(())
+    return before != set(topology.servers())
 
 
 async def replies_now(topology: Topology, questions: Sequence[Question]) -> list[Any]:

@@ -109,16 +109,16 @@ async def _deliver(until: float) -> list[Unsent]:
     portal().tell(lambda: arrived.set_result(None))
     await arrived
     clients = [client for client in snapshot(CLIENTS) if not client.closed]
-    delivered = [
-        client.lifecycle.keeper.deliver(client, until)
-        if client.loop is here
-        else _deliver_in_other_loop(client, until)
-        for client in clients
-    ]
-    await asyncio.gather(*delivered)
-    here_too = [client.lifecycle.say_last() for client in clients if client.loop is here]
-    await asyncio.gather(*here_too)
+    await asyncio.gather(*(_deliver_one(client, until) for client in clients))
     return [each for client in clients for each in client.lifecycle.keeper.unsent(client)]
+
+
+async def _deliver_one(client: Client, until: float) -> None:
+    if client.loop is asyncio.get_running_loop():
+        await client.lifecycle.keeper.deliver(client, until)
+        await client.lifecycle.say_last()
+    else:
+        await _deliver_in_other_loop(client, until)
 
 
 async def _deliver_in_other_loop(client: Client, until: float) -> None:
