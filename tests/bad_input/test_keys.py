@@ -18,6 +18,7 @@ import redis.asyncio
 from redis.crc import key_slot
 
 from headgate import Concurrency, Limiter, Semaphore, TokenBucket, Window
+from headgate.internals import queue_of
 from tests.conformance.test_names import HOSTILE, JOINED
 from tests.servers import Server
 from tests.world import HOUR, waiting
@@ -45,11 +46,17 @@ async def busy(limiter: Limiter) -> AsyncIterator[None]:
         await asyncio.wait([waiter])
 
 
-async def keys_of(entrance: AbstractAsyncContextManager[None], client: Any) -> frozenset[str]:
-    """The keys that are on the server inside, and were not before."""
+async def keys_of(
+    entrance: AbstractAsyncContextManager[None], client: Any, limiter: Limiter | None = None
+) -> frozenset[str]:
+    """The keys that are on the server inside, and were not before. The use of a key also tells the
+    server of its `limiter`, for pauses of all keys.
+    """
     before = {*await client.keys()}
     async with entrance:
-        return frozenset(key.decode("ascii") for key in {*await client.keys()} - before)
+        found = {key.decode("ascii") for key in {*await client.keys()} - before}
+    known = f"headgate:{{{queue_of(limiter).name}}}" if limiter else None
+    return frozenset(key for key in found if known is None or not key.startswith(known))
 
 
 def assert_together(keys: frozenset[str]) -> None:
@@ -79,7 +86,8 @@ async def test_the_keys_of_a_name_share_its_hash_tag_and_belong_to_no_other_name
 
     async with redis.asyncio.Redis.from_url(own_server.url) as client:
         for name, key in dict.fromkeys(pairs):
-            keys = await keys_of(busy(made(name, key)), client)
+            parent = None if key is None else made(name, None)
+            keys = await keys_of(busy(made(name, key)), client, parent)
             assert_together(keys)
             assert len(keys) == 3, keys  # the hash, the members, the log
             assert [(owner[each], (name, key)) for each in keys if each in owner] == []
@@ -99,5 +107,6 @@ async def test_limiters_semaphores_and_buckets_of_one_name_have_keys_of_their_ow
     ]
     async with redis.asyncio.Redis.from_url(own_server.url) as client:
         for each in made:
-            keys = await keys_of(each, client)
+            parent = Limiter("x", "5/second", store=own_server.url) if each is made[1] else None
+            keys = await keys_of(each, client, parent)
             assert_together(keys)  # and at least one is new

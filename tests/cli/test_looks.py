@@ -169,7 +169,7 @@ def terminal(store: str, *words: str) -> Iterator[tuple[subprocess.Popen[bytes],
     try:
         with subprocess.Popen(
             [*COMMAND, *words],
-            env={**variables(store), "TERM": "xterm"},
+            env={**variables(store), "TERM": "xterm", "COLUMNS": "120"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

@@ -599,7 +599,7 @@ def test_bad_arguments_are_refused_before_anything_is_changed(sdk: str) -> None:
         ((api,), {"exempt": "localhost"}, r"write \['localhost'\]"),
         ((api,), {"estimates": 512}, r"write an Estimates\(\)"),
         ((api,), {"models": "m"}, "write the limiter of each model by its name"),
-        ((api,), {"models": {"m": "1/hour"}}, "as a limiter: write a Limiter"),
+        ((api,), {"models": {"m": "1/hour"}}, "write the limiter of each model by its name"),
         ((api,), {}, f"a client is one of {sdk}"),
     ]
     for arguments, options, words in refused:

@@ -12,14 +12,21 @@ PACKAGE = Path("src/headgate")
 # The attributes and methods of each class that is larger than a reader holds in mind.
 LARGE = {
     "Client": (16, 13),
-    "Gate": (13, 29),
+    "Counts": (13, 5),
+    "Gate": (15, 31),
     "Limiter": (7, 36),
-    "LoopSession": (12, 26),
+    "LoopSession": (13, 31),
+    "MemoryQueue": (12, 28),
     "Node": (13, 22),
-    "PendingAcquire": (16, 3),
+    "PendingAcquire": (16, 5),
     "Permit": (15, 14),
-    "Session": (13, 19),
+    "QueueState": (12, 26),
+    "RedisQueue": (14, 28),
+    "RedisStore": (12, 26),
+    "Session": (13, 20),
     "TokenBucketRule": (13, 17),
+    "Traffic": (13, 23),
+    "WaitQueue": (11, 26),
 }
 
 

@@ -113,7 +113,7 @@ def table(snapshot: Snapshot, height: int) -> Table:
 
     unread = f"; {unread_text(snapshot)}" if snapshot.unread else ""
     made = Table(title=f"{snapshot.names:,} names; Ctrl-C ends{unread}", expand=True)
-    for column in ("name", "waiting", "oldest wait", "limits", "a new caller"):
+    for column in ("name", "waiting", "oldest", "limits", "a new caller"):
         made.add_column(column)
     room = height - 6
     for status in snapshot.statuses:
