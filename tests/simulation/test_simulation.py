@@ -154,7 +154,7 @@ LUA = {  # a guard that is taken out of the Lua: part, text, replacement, the in
     ),
     "a pause holds no caller": (
         "gate",
-        "gate.not_before = max(gate.not_before, gate.t + time, gate.reserved + 1)",
+        "gate.not_before = max(gate.not_before, gate.own_pause)",
         "gate.not_before = gate.not_before",
         "T3",
     ),

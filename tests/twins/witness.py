@@ -128,8 +128,9 @@ class Witness:
             self.paused_until = max(self.paused_until, model.gate.t + call.requests[0].time)
         if any(isinstance(request, Resume) for request in call.requests):
             self.paused_until = 0
-        first = call.requests[0] if call.requests else None
-        self.whole_until = model.gate.t + first.time if isinstance(first, PauseWhole) else 0
+        named = [each.time for each in call.requests if isinstance(each, PauseWhole)]
+        leads = bool(call.requests) and isinstance(call.requests[0], PauseWhole)
+        self.whole_until = model.gate.t + min(named) if leads else 0  # the last of several counts
         for caller, grant in model.granted:
             self.pass_by(caller, grant, model.gate.t)
         self.depart(call)
