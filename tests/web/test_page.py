@@ -114,7 +114,9 @@ async def test_an_action_works_after_its_confirmation_alone(
 
     await page.fill("#seconds", "45")
     await page.click("#pause")
-    await expect(page.locator("#question")).to_contain_text(f"Pause {name} for 45 seconds")
+    await expect(page.locator("#question")).to_contain_text(
+        f"Pause {name} with all its keys for 45 seconds"
+    )
     await page.keyboard.press("Escape")
     assert (await limiter.astatus()).paused == 0
     await page.click("#pause")
