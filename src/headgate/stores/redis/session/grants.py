@@ -113,7 +113,8 @@ class Grants:
         if lease:
             self._renewal.expected[pending] = lease
         reserved = traffic.reserved
-        held = reserved.is_held(now)
+        # Not `is_held`: a limiter without keys pays for no call.
+        held = reserved.whole is not None and reserved.is_held(now)
         if t <= server_now and not (reserved.queue or held):
             pending.future.set_result(grant)
         else:

@@ -119,9 +119,9 @@ class NextCall:
     ) -> Sent:
         numbering, waiting = self._numbering, self._traffic.waiting
         waits, uncontended = bool(waiting), self.uncontended
-        received = self._received(waits, now)
+        received, completed = self._received(waits, now), self._completed(operations, now)
         declared, how = self._limits.limits_for_call(bool(acquires or waits), operations)
-        operations = self._completed(operations, declared.timeless, now)
+        operations = completed
         alone = uncontended and len(acquires) == 1 and how == KNOWN and not (operations or waits)
         numbering.call += 1
         command = write_call(
@@ -145,14 +145,12 @@ class NextCall:
         outbox_grants = self._handoff.outbox_grants
         return Sent(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
 
-    def _completed(
-        self, operations: list[Operation], timeless: bool, now: float
-    ) -> list[Operation]:
+    def _completed(self, operations: list[Operation], now: float) -> list[Operation]:
         """Add what each call states anew: the pause of the whole limiter, and new estimates."""
         whole = self._traffic.reserved.whole
         if whole is not None and (left := whole.left(now)):
             operations = [PauseWhole(left), *operations]
-        return operations if timeless else [*operations, *self._amends()]
+        return operations if self._limits.declared.timeless else [*operations, *self._amends()]
 
     def _amends(self) -> Iterator[Amend]:
         """Let the first waiters ask for their present estimates."""
