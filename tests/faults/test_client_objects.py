@@ -7,18 +7,22 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
+from weakref import ref
 
 import pytest
 import redis
 import redis.asyncio
 from redis import Redis
 
-from headgate import Concurrency, Limiter
+from headgate import Concurrency, Limiter, StoreError
 from headgate.internals import queue_of
 from headgate.stores.redis.store import redis_store
+from headgate.stores.registry import store_of
 from tests.faults.scene import client_of_its_own, eventually
-from tests.servers import Server, connections_of
+from tests.portals import end_portal
+from tests.servers import Server, connections_of, dead_port
 
 CREDENTIALS = redis.UsernamePasswordCredentialProvider("headgate", "canary")
 
@@ -92,6 +96,30 @@ async def test_the_connections_of_a_store_that_is_dropped_are_closed(
         del store
 
     await eventually(lambda: connections_after_collection(own_admin) == 0)
+
+
+@pytest.mark.parametrize("on_store_error", ["raise", "open"])
+def test_a_store_that_is_dropped_without_its_server_is_forgotten(
+    name: str, on_store_error: Literal["raise", "open"]
+) -> None:
+    """S9: only the portal keeps it, which offers the server what it has to know. The last failure
+    keeps neither the store nor the caller.
+    """
+    client = client_of_its_own(f"redis://127.0.0.1:{dead_port()}")
+    store = ref(store_of(client))
+    limiter = Limiter(name, Concurrency(1), store=client, on_store_error=on_store_error)
+    asyncio.run(try_to_enter(limiter))
+    del client, limiter
+    for _ in range(3):  # the end of a portal makes another one, for what it finds undelivered
+        end_portal()
+        gc.collect()
+    assert store() is None
+
+
+async def try_to_enter(limiter: Limiter) -> None:
+    with suppress(StoreError):
+        async with limiter:
+            pass
 
 
 async def test_a_permit_keeps_the_store_that_granted_it(name: str, redis_url: str) -> None:

@@ -434,9 +434,9 @@ async def test_a_limiter_without_its_store_keeps_no_permits_and_errors(
         gc.collect()
         left = [one for one in gc.get_objects() if isinstance(one, Permit) and name in repr(one)]
         assert (left, queue_of(limiter)._inside._entered) == ([], {})
-        assert (
-            queue_of(limiter)._absence.cause.__traceback__ is None
-        )  # it would keep all that the caller has
+        cause = queue_of(limiter)._absence.cause
+        # A traceback would keep all that the caller has.
+        assert (cause.__traceback__, cause.__cause__, cause.__context__) == (None, None, None)
 
 
 async def enter_and_leave(limiter: Limiter) -> None:

@@ -76,7 +76,7 @@ class FallbackQueue(OuterQueue):
         try:
             return await self._queue.learn()
         except StoreError as error:
-            self._absence.begins(error.with_traceback(None), self._queue.key)
+            self._absence.begins(copy(error), self._queue.key)
             self._mode.check_known(self.name, self.declared, error)
             return self.declared
 
@@ -121,7 +121,7 @@ class FallbackQueue(OuterQueue):
             try:
                 answer = await ask(self._queue, request)
             except StoreError as error:
-                failure = error.with_traceback(None)
+                failure = copy(error)
             else:
                 self._absence.ends(self._store.away)
                 return answer
@@ -142,7 +142,7 @@ class FallbackQueue(OuterQueue):
         try:
             permit = self._queue.threads.acquire_at_once(request)
         except StoreError as error:
-            queue = self._without(request, error.with_traceback(None))
+            queue = self._without(request, copy(error))
             return unfenced(queue.acquire_sync(rest_of(request, start)), start)
         if permit is None:
             return self._queue.threads.acquire_by_portal(request, self.acquire)
@@ -183,7 +183,7 @@ class FallbackQueue(OuterQueue):
             try:
                 return await self._queue.astatus(own)
             except StoreError as error:
-                failure = error.with_traceback(None)
+                failure = copy(error)
         return await self._mode.queue(self.name, own or self.declared, {}, failure).astatus()
 
     def status(self, own: Declaration | None = None) -> Status:
@@ -223,6 +223,7 @@ class Absence:
 
     def __init__(self, limiter: str, store: str, mode: str) -> None:
         self.now = False
+        # A copy, without the tracebacks of the error and its causes: they have the callers' frames.
         self.cause: StoreError | None = None
         self._key = ""  # that failed
         self._words = limiter, store, mode

@@ -378,7 +378,9 @@ class LoopSession:
         client = self.client
         if client.process != os.getpid():
             return
-        abandon(pending.future)
+        # A call keeps `pending` until its reply, and a failed future the frames of its caller.
+        pending.future = client.loop.create_future()
+        pending.future.cancel()
         if client.here and not client.closed:
             self._leave(pending)
             return

@@ -61,6 +61,10 @@ class Offers:
         if self._timer is not None:
             self._timer.cancel()
 
+    def drop(self) -> None:
+        self.halt()
+        self._backlog = {}
+
 
 class Availability:
     def __init__(self, client: Closable) -> None:
@@ -177,3 +181,10 @@ class Availability:
 
     def tasks(self) -> list[asyncio.Task[None]]:
         return list(self._reviving.values())
+
+    def halt(self) -> None:
+        """The client has ended. The store keeps it, so it keeps no sender and no traceback: they
+        would keep the store.
+        """
+        self.offers.drop()
+        self.suspects.clear()

@@ -156,6 +156,6 @@ class Client:
         for node in self.nodes.values():
             node.close()
         self.subscriptions.halt()
-        self.availability.offers.halt()
+        self.availability.halt()
         self.reconnection.halt()
         self.sending.halt()

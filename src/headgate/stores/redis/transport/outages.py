@@ -41,15 +41,13 @@ class Outages:
         self._last[part] = now = monotonic()
         # Of several threads, only the one that stored its `now` logs the error.
         if self.since.setdefault(part, now) is now:
-            where, message = (
-                self._name_of(part),
-                "%s Acquires raise StoreError until it answers again.",
-            )
-            log(logging.WARNING, message, error, kind="store_away", name=where, every_time=True)
+            where, text = self._name_of(part), f"{error}"  # a record would keep the error's frames
+            message = "%s Acquires raise StoreError until it answers again."
+            log(logging.WARNING, message, text, kind="store_away", name=where, every_time=True)
             if has_hooks():
                 from headgate.events import StoreAway
 
-                emit(StoreAway(where, f"{error}"))
+                emit(StoreAway(where, text))
 
     def ends(self, part: Hashable, loop: AbstractEventLoop) -> None:
         """A call was answered. The outage ends if no call fails in the next CALM seconds."""

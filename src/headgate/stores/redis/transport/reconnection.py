@@ -222,9 +222,10 @@ class Reconnection:
         return [*self._seeking.values(), self._following, self._looking]
 
     def halt(self) -> None:
-        """Stop the timer: its loop may go on running."""
+        """Stop the timer: its loop may go on running. The calls' senders go on elsewhere."""
         if self._deadline is not None:
             self._deadline.cancel()
+        self.unrouted.clear()
 
 
 def retry_for(seconds: float | None) -> float:
