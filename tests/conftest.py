@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from headgate import log_writer
+from headgate.stores import registry
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.redis import fast_path, threads
 from headgate.stores.redis.session import deadlines
@@ -262,10 +263,12 @@ def caplog(
 @pytest.fixture(autouse=True, scope="module")
 def _tidiness() -> Iterator[None]:
     """Objects that a module has dropped complain in that module, and not wherever Python happens to
-    collect them; its threads are over.
+    collect them; its threads are over. A later module counts and reads no names of its stores.
     """
     yield
     end_portal()
+    registry.by_url.clear()
+    registry.MEMORY = MemoryStore()
     gc.collect()
 
 

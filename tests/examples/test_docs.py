@@ -128,7 +128,7 @@ async def test_every_block_of_python_runs(
     """A block prints the lines that the page shows below it, if there are any."""
     monkeypatch.setattr(headgate.stores.registry, "MEMORY", MemoryStore())
     monkeypatch.setattr(
-        headgate.stores.registry, "_by_url", {}
+        headgate.stores.registry, "by_url", {}
     )  # which remembers it by "memory://", too
     source = source.replace(SERVER, "memory://")
     code = compile(source, "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

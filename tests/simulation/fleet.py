@@ -282,7 +282,7 @@ class Fleet:
             _by_identity.pop(
                 process.store.topology.identity, None
             )  # another run has processes of the same names
-            registry._by_url.pop(process.url, None)
+            registry.by_url.pop(process.url, None)
         self.world.end()
         vars(self).clear()
 

@@ -27,7 +27,7 @@ StoreLike = Any
 LONGEST_SHOWN = 64  # characters of a wrong URL in a message
 
 MEMORY = MemoryStore()
-_by_url: dict[str, Store] = {}  # stores by their URLs
+by_url: dict[str, Store] = {}  # stores by their URLs
 
 
 def store_of(where: StoreLike) -> Store:
@@ -38,7 +38,7 @@ def store_of(where: StoreLike) -> Store:
     if where is None:
         return MEMORY
     if isinstance(where, str):
-        return _by_url.get(where) or _by_url.setdefault(where, _found(where))
+        return by_url.get(where) or by_url.setdefault(where, _found(where))
     return where if isinstance(where, MemoryStore) else _found(where)
 
 
