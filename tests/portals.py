@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from unittest.mock import patch
 
-from headgate.stores.redis.transport import portal
+from headgate.stores.redis.transport import lifecycle, portal
+
+DRAIN_TIMEOUT = 0.1  # seconds: many tests have ended their servers
 
 
 def end_portal() -> None:
@@ -20,7 +23,8 @@ def end_portal() -> None:
     found = portal._portals.pop(os.getpid(), None)
     if found is None:
         return
-    found.close()
+    with patch.object(lifecycle, "DRAIN_TIMEOUT", DRAIN_TIMEOUT):
+        found.close()
     found.stop()
     left = asyncio.all_tasks(found.loop)
     for task in left:

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeGuard
 
+import pytest
+
 import headgate
 from tests import structure
 from tests.processes import finished
@@ -159,6 +161,13 @@ def ours() -> list[Path]:
 @cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_objects() -> Iterator[None]:
+    """A garbage collection in a later test need not look at a million nodes of the trees."""
+    yield
+    tree.cache_clear()
 
 
 def module(path: Path) -> str:

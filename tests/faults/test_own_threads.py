@@ -88,7 +88,7 @@ class Slack(logging.Handler):
             asyncio.run(alert())
             return
         with alerts: print("alert", flush=True)
-logging.getLogger().addHandler(Slack())
+logging.getLogger("headgate").addHandler(Slack())  # asyncio logs, too, if a step is slow
 logging.raiseExceptions = False
 for _ in range(3): log_writer.log(logging.WARNING, "a line")
 """

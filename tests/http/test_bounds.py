@@ -245,16 +245,24 @@ def test_the_time_that_a_refusal_states_comes_before_the_reset_of_its_budget(
         (429, {"Retry-After": "-5", "RateLimit": '"a";r=', "x-ratelimit-reset": "1e400"}),
     ],
 )
-async def test_a_refusal_without_a_time_backs_off(
-    clients: Clients, service: Service, name: str, store: Any, status: int, headers: Headers
+def test_a_refusal_without_a_time_backs_off(
+    clock: VirtualClock, name: str, status: int, headers: Headers
 ) -> None:
-    """The pause is in the store, so it holds the whole fleet."""
+    client = Client(clock, name, "1000/hour")
+    client.get(status, headers)
+    assert 0.375 <= client.held <= 0.5
+
+
+async def test_a_back_off_is_kept_in_the_store(
+    clients: Clients, service: Service, name: str, store: Any
+) -> None:
+    """So it holds the whole fleet."""
     limiter = Limiter(name, "1000/hour", store=store)
-    service.answers = [(status, dict(headers))]
+    service.answers = [(429, {})]
 
     start = time.monotonic()
     client = clients(limiter)
-    assert await soon(client.get(f"{service.url}/says")) == status
+    assert await soon(client.get(f"{service.url}/says")) == 429
     assert await soon(client.get(f"{service.url}/says")) == 200
 
     assert time.monotonic() - start >= 0.375

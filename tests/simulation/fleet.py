@@ -122,7 +122,9 @@ def quiet() -> Iterator[None]:
     is not there, and keep them for ever.
     """
     collecting, hook = gc.isenabled(), sys.unraisablehook
-    gc.freeze()  # all earlier objects need not be looked at
+    frozen = gc.get_freeze_count() > 0  # in pytest, for all of its run
+    if not frozen:
+        gc.freeze()  # all earlier objects need not be looked at
     gc.disable()
     sys.unraisablehook = lambda what: None
     try:
@@ -131,7 +133,8 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         sys.unraisablehook = hook
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
         if collecting:
             gc.enable()
 
