@@ -253,6 +253,7 @@ def test_the_simulation_notices_lua_without_a_guard(
     assert noticed() == invariant
 
 
+@pytest.mark.proof("simulates fleets")
 @pytest.mark.parametrize("fault", PYTHON)
 def test_the_simulation_notices_clients_without_a_duty(
     fault: str, monkeypatch: pytest.MonkeyPatch
@@ -263,6 +264,7 @@ def test_the_simulation_notices_clients_without_a_duty(
     assert noticed() == invariant
 
 
+@pytest.mark.proof("simulates fleets")
 def test_the_simulation_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
     """S7.
 
@@ -402,6 +404,7 @@ def test_a_silent_server_delays_no_hand_off_of_the_other_ones_names() -> None:
     assert granted[-1] < 7 + len(TWENTY) * 0.02
 
 
+@pytest.mark.proof("simulates fleets")
 def test_the_simulation_notices_processes_that_subscribe_at_one_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -420,6 +423,7 @@ def test_the_simulation_notices_processes_that_subscribe_at_one_server(
     assert granted_late()[-1] > 10
 
 
+@pytest.mark.proof("simulates fleets")
 def test_the_simulation_notices_clients_that_do_not_wait_for_a_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -453,6 +457,7 @@ def test_a_process_that_forks_keeps_its_connections(seed: int) -> None:
     assert run(planned(seed)).broken == []
 
 
+@pytest.mark.proof("simulates fleets")
 @PROOF
 def test_the_simulation_notices_a_late_call_that_a_thread_has_given_up(
     monkeypatch: pytest.MonkeyPatch,
