@@ -25,7 +25,6 @@ LARGE = {
     "RedisStore": (12, 26),
     "Session": (13, 20),
     "TokenBucketRule": (13, 17),
-    "Traffic": (13, 23),
     "WaitQueue": (11, 26),
 }
 

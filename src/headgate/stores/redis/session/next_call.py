@@ -87,8 +87,7 @@ class NextCall:
         the middle of this. Nothing else must be sent until the call is complete.
         """
         traffic = self._traffic
-        sent = traffic.to_repeat or self._make_new(notified, now)
-        traffic.sent, traffic.to_repeat = sent, None
+        traffic.sent = sent = traffic.sent or self._make_new(notified, now)
         traffic.state = IN_FLIGHT
         self.one_request = len(sent.acquires) + len(sent.operations) == 1
         if sent.operations:

@@ -149,7 +149,7 @@ class Session:
 
     def _end_reading(self, now: float) -> None:
         traffic = self.traffic
-        if self.deadlines.answer_by < inf and not (traffic.acquires or traffic.to_repeat):
+        if self.deadlines.answer_by < inf and not (traffic.acquires or traffic.sent):
             self.deadlines.all_answered()
         notifications, self._out_of_order = self._out_of_order, []
         for found in notifications:

@@ -50,9 +50,9 @@ class Traffic:
         # To be sent.
         self.acquires: list[PendingAcquire] = []
         self.operations: list[Operation] = []
+        # The call without a reply. Unless it is in flight, it is sent again before any other call:
+        # the server may have run it.
         self.sent: Sent | None = None
-        # A call that the server may have run. It is sent again before any other call.
-        self.to_repeat: Sent | None = None
         # By number, in order. (A plain dict finds its first slowly after many deletions.)
         self.waiting: OrderedDict[int, PendingAcquire] = OrderedDict()
         self.abandoned: dict[int, PendingAcquire] = {}  # the server may still grant them
@@ -85,20 +85,20 @@ class Traffic:
         """Whether the call without a reply changes the cost of one of these waiters. Until the
         reply, it is not known.
         """
-        call = self.sent or self.to_repeat
+        call = self.sent
         amends = [each for each in call.operations if isinstance(each, Amend)] if call else []
         return bool(amends) and not {each.number for each in amends}.isdisjoint(numbers)
 
     def stop(self) -> Sent | None:
         """Wait for no reply any more. Return the call without a reply, which must be repeated."""
-        sent, self.sent = self.sent or self.to_repeat, None
-        self.to_repeat, self.state = sent, IDLE
-        return sent
+        self.state = IDLE
+        return self.sent
 
     @property
     def owes(self) -> bool:
         """Whether the server must get something other than new acquires."""
-        return bool(self.operations or self.to_repeat or self.leaving)
+        repeats = self.sent is not None and self.state is not IN_FLIGHT
+        return bool(self.operations or repeats or self.leaving)
 
     @property
     def idle(self) -> bool:
@@ -122,14 +122,13 @@ class Traffic:
         self.schedule()
 
     def undelivered(self) -> list[Operation]:
-        sent = self.sent or self.to_repeat
-        return [*(sent.operations if sent else ()), *self.operations]
+        return [*(self.sent.operations if self.sent else ()), *self.operations]
 
     @property
     def must_deliver(self) -> bool:
         """Whether the server must get an operation, or may have granted something in vain."""
-        sent = self.sent or self.to_repeat
-        left = sent is not None and any(pending.future.done() for pending in sent.acquires)
+        sent = self.sent.acquires if self.sent else ()
+        left = any(pending.future.done() for pending in sent)
         return bool(self.leaving or left or self.undelivered())
 
     def not_granted(self) -> list[PendingAcquire]:
@@ -141,17 +140,17 @@ class Traffic:
         return [*self.not_granted(), *(pending for _, pending, _ in self.reserved.queue)]
 
     def without_first_answer(self) -> list[PendingAcquire]:
-        call = self.sent or self.to_repeat
-        return [*(call.acquires if call else ()), *self.acquires]
+        return [*(self.sent.acquires if self.sent else ()), *self.acquires]
 
     def seconds_without_reply(self, pending: PendingAcquire, now: float) -> float:
         """The silence since `pending` and the call in flight began. 0.0: no call is in flight."""
-        return 0.0 if self.sent is None else now - max(self.sent.at, pending.start)
+        sent = self.sent if self.state is IN_FLIGHT else None
+        return now - max(sent.at, pending.start) if sent else 0.0
 
     def give_up(self, pending: PendingAcquire) -> None:
         """No caller wants this acquire. While its reply is on the way, the reply decides."""
-        on_its_way = self.sent is not None and pending in self.sent.acquires and not pending.t
-        if not on_its_way and (pending.number in self.waiting or pending.t):
+        sent = self.sent.acquires if self.sent and self.state is IN_FLIGHT else ()
+        if pending.t or (pending.number in self.waiting and pending not in sent):
             self.withdraw(pending)
 
     def withdraw(self, pending: PendingAcquire) -> None:
