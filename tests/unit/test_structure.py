@@ -17,7 +17,6 @@ LARGE = {
     "Limiter": (7, 36),
     "LoopSession": (13, 31),
     "MemoryQueue": (12, 28),
-    "Node": (13, 22),
     "PendingAcquire": (16, 5),
     "Permit": (15, 14),
     "QueueState": (12, 26),

@@ -237,8 +237,6 @@ class Node:
         self._watch: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self.connection = Connection(connection, self._replied, self._lose)
-        # The server's ACL allows PING, as far as is known.
-        self._may_ping = True
         self._eviction = Eviction(client.loop, client.topology, endpoint, self.send_command)
 
     @property
@@ -276,7 +274,7 @@ class Node:
         command = call.command
         script = command.script
         must_write = False
-        if command.for_others and self._may_ping:
+        if command.for_others and self.client.topology.may_ping:
             must_write = self._ping_first()
         if call.there is not None:
             self.send_command(_anything, "ASKING")
@@ -300,7 +298,8 @@ class Node:
 
     def _note_ping_reply(self, reply: Any) -> None:
         """Send no PING if the ACL refuses it: each refusal would add a line of the ACL LOG."""
-        self._may_ping = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
+        if isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"):
+            self.client.topology.may_ping = False
 
     def send_command(self, receiver: Call | Callable[[Any], None], *words: str | bytes) -> None:
         """Send a command. `receiver` gets the reply."""
