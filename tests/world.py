@@ -118,7 +118,7 @@ def renew_now(session: Any) -> None:
     when the machine stalls.
     """
     session.machine.renewal.renew(monotonic())
-    session.send_operations()
+    session.poll()
 
 
 def held(status: Status) -> int:

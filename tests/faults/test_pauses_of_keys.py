@@ -46,7 +46,7 @@ async def in_use(key: Limiter) -> None:
 
 async def notified(key: Limiter) -> None:
     """Go on when the process receives the notifications of the whole limiter."""
-    session: Any = queue_of(key).whole.session()
+    session: Any = queue_of(key).whole.routing.session()
     await eventually(lambda: session.client.subscriptions.notifies(session))
 
 
@@ -149,7 +149,7 @@ async def test_a_whole_limiter_that_does_not_answer_stops_no_key(
     """
     monkeypatch.setattr(pause_watch, "PATIENCE", 0.05)
     key = elsewhere(name, PLENTY, url=redis_url)["k"]
-    whole = queue_of(key).whole.session()
+    whole = queue_of(key).whole.routing.session()
     monkeypatch.setattr(whole, "_schedule", lambda: None)  # its calls never leave
 
     await soon(visit(key))

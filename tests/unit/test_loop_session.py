@@ -195,7 +195,7 @@ async def test_offers_to_a_server_without_sensible_replies_come_less_and_less_of
         with pytest.raises(OtherReplyError):
             session.answered(b"other 99 ok 7 0 0 |")
         session.failed(StoreError("no sense"))
-        session.send_operations()
+        session.poll()
 
     assert client.attempts == [1, 2, 3]
 

@@ -219,13 +219,10 @@ class Refresher:
         """No notification names the index."""
 
     def poll(self) -> None:
-        """No caller waits."""
+        """No caller waits, and there is no backlog."""
 
     def doubt(self) -> None:
         """The connection is lost."""
-
-    def send_operations(self) -> None:
-        """There is no backlog."""
 
 
 def base_of(name: str) -> str:

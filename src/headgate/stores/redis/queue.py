@@ -53,12 +53,13 @@ class Store(FastPaths, Protocol):
 
 
 class RedisQueue:
+    enter = enter_task = staticmethod(not_at_once)  # only the server decides
+
     def __init__(self, store: Store, name: str, declared: Declaration) -> None:
         self.name = name
         self.key = f"headgate:{{{name}}}"
         self.limits = LimitSync(name, declared)
         self._last_status: tuple[Status, float] | None = None  # and the time of its reply
-        self.enter = self.enter_task = not_at_once  # only the server decides
         self._store = store
         # For a key: the queue of the whole limiter. A pause of that holds all its keys.
         self.whole = store.whole_queue(name, declared)
@@ -159,20 +160,6 @@ class RedisQueue:
                 return operations.Drain(unit, limit=limit, left=left, since=since, until=until)
         raise TypeError(f"no change of a queue: {change!r}")
 
-    def passes(self, now: float) -> bool:
-        """Whether no pause of the whole limiter holds, as far as the server has answered lately."""
-        return self.whole is None or self.pause.ends <= now < self.pause.trusted_until
-
-    def session(self) -> LoopSession:
-        return self.routing.session()
-
-    def note_pause(self, server_now: int, left: int, asked_at: float = 0.0) -> None:
-        """News of this name's pause. The sessions of its keys learn of it in all loops."""
-        if self.whole is None and self.pause.note(server_now, left, monotonic(), asked_at):
-            for queue in self._store.queues():
-                if queue.whole is self:
-                    queue.routing.note_whole_pause()
-
     def flush(self) -> None:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError(
@@ -243,7 +230,7 @@ class RedisQueue:
 
     async def astatus(self, own: Declaration | None = None) -> Status:
         if self.whole is not None:
-            await self.whole.session().watch.look()
+            await self.whole.routing.watch().look()
         answer = await self.routing.session().ask(AskStatus())
         if answer == UNKNOWN:
             paused = 0 if self.whole is None else self.pause.left(monotonic())

@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 from collections import Counter
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.errors import StoreError
@@ -18,12 +19,13 @@ from headgate.keys import title
 from headgate.stores.context_stack import visitor
 from headgate.stores.redis.session.acquires import settle
 from headgate.stores.redis.session.loop_session import Home, LoopSession
+from headgate.stores.redis.session.pause_watch import PauseWatch
 from headgate.stores.redis.transport.portal import NoPortalError, portal, portal_loop
 from headgate.stores.redis.transport.shutdown import report
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Coroutine, Hashable
+    from collections.abc import Callable, Coroutine, Hashable, Iterable
 
     from headgate.permit import Permit
     from headgate.request import Request
@@ -38,6 +40,7 @@ class Sessions(Protocol):
     def session(self, queue: Home) -> LoopSession: ...
     def known_session(self, queue: Home, loop: AbstractEventLoop) -> LoopSession | None: ...
     def end_closed(self) -> None: ...
+    def queues(self) -> Iterable[Home]: ...
 
 
 class Routing:
@@ -47,9 +50,9 @@ class Routing:
         self._queue = queue
         self._store = store
         self.last: LoopSession | None = None  # the session that was used last
-        # One session for each loop. Only this list keeps idle ones alive. Other threads change it,
-        # so loops go over a copy.
-        self._sessions: list[LoopSession] = []
+        # One session for each loop, with its watch since keys of this limiter were used. Only this
+        # dict keeps idle ones alive. Other threads change it, so loops go over a copy.
+        self._sessions: dict[LoopSession, PauseWatch | None] = {}
 
     def session(self) -> LoopSession:
         """The session in the running loop: mostly the same as before."""
@@ -60,8 +63,7 @@ class Routing:
             or session.client.ended
         ):
             session = self.last = self._store.session(self._queue)
-            if session not in self._sessions:
-                self._sessions.append(session)
+            self.add(session)
         self.leave_closed()
         return session
 
@@ -82,15 +84,12 @@ class Routing:
             return
         closed = [session for session in list(self._sessions) if session.client.loop.is_closed()]
         for session in closed:
-            with contextlib.suppress(ValueError):  # another thread was faster
-                self._sessions.remove(session)
+            self._sessions.pop(session, None)
         if closed:
             self._store.end_closed()
 
     def add(self, session: LoopSession) -> None:
-        """The queue goes on with `session`, whose loop has ended."""
-        if session not in self._sessions:
-            self._sessions.append(session)
+        self._sessions.setdefault(session)
 
     def sessions_of(self, loop: asyncio.AbstractEventLoop) -> list[LoopSession]:
         return [session for session in list(self._sessions) if session.client.loop is loop]
@@ -109,16 +108,47 @@ class Routing:
         """Whether the process loses nothing when it forgets this queue."""
         return all(session.machine.idle for session in list(self._sessions))
 
+    def forked(self) -> None:
+        """In the child of a fork: forget the sessions, which are the parent's."""
+        self.last = None
+        self._sessions = {}
+
+    # The pause of a whole limiter -----------------------------------------------------------------
+
+    def watch(self) -> PauseWatch:
+        """For a whole limiter: the watch over its pause in the running loop."""
+        session = self.session()
+        watch = self._sessions.get(session)
+        if watch is None:
+            watch = self._sessions[session] = PauseWatch(session)
+        return watch
+
+    def allows(self, session: LoopSession) -> bool:
+        """For a whole limiter: whether the next call of a key's `session` may leave.
+
+        Otherwise the watch calls `poll` soon. A call that only gives back need not wait.
+        """
+        traffic = session.traffic
+        if not (traffic.acquires or traffic.waiting) or session.client.closed:
+            return True
+        now = monotonic()
+        return now < self._queue.pause.ask_from or self.watch().allows(session, now)
+
+    def note_pause(self, server_now: int, left: int, asked_at: float = 0.0) -> None:
+        """News of this name's pause. The sessions of its keys learn of it in all loops."""
+        whole = self._queue
+        if whole.whole is None and whole.pause.note(server_now, left, monotonic(), asked_at):
+            for queue in self._store.queues():
+                if queue.whole is whole:
+                    queue.routing.note_whole_pause()
+
     def note_whole_pause(self) -> None:
         """The pause of the whole limiter has begun or ended. Each session learns of it."""
         for session in list(self._sessions):
             with contextlib.suppress(RuntimeError):  # its loop is closed
-                session.client.loop.call_soon_threadsafe(session.on_whole_pause)
+                session.client.loop.call_soon_threadsafe(session.poll)
 
-    def forked(self) -> None:
-        """In the child of a fork: forget the sessions, which are the parent's."""
-        self.last = None
-        self._sessions = []
+    # The way of an operation ----------------------------------------------------------------------
 
     def post(self, operation: Operation) -> None:
         """Send `operation` with the next call.
@@ -194,7 +224,7 @@ def note(session: LoopSession, operation: Operation) -> None:
 def send_noted(session: LoopSession) -> None:
     """In the loop that had the session then. Another loop may have it by now."""
     if session.client.here and not session.client.closed:
-        session.send_operations()
+        session.poll()
     else:
         with contextlib.suppress(RuntimeError):  # the process ends, and its leases too
             portal().tell(session.rescue)

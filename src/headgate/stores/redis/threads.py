@@ -38,7 +38,6 @@ class Queue(Home, Protocol):
     def declared(self) -> Declaration: ...
     @property
     def issuer(self) -> FastIssuer: ...
-    def passes(self, now: float) -> bool: ...
 
 
 class FastPaths(Sessions, Protocol):
@@ -65,7 +64,8 @@ class Threads:
         check_thread()
         start = monotonic()
         # A session in the portal knows the pause of the whole limiter, or asks for it.
-        if start < self.no_fast_path or not self._queue.passes(start):
+        knows = self._queue.whole is None or self._queue.pause.passes(start)
+        if start < self.no_fast_path or not knows:
             return None
         permit = self._store.fast_path().acquire(self._queue.issuer, request)
         if permit is not None:

@@ -20,7 +20,6 @@ from headgate.forks import fork_error
 from headgate.permit import Permit
 from headgate.request import Try
 from headgate.stores.redis.session.acquires import PendingAcquire
-from headgate.stores.redis.session.pause_watch import PauseWatch
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import SCHEDULED
 from headgate.stores.redis.transport import reconnection
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.protocol.operations import Operation, Promise
-    from headgate.stores.redis.session.numbering import LastReply
     from headgate.stores.redis.session.whole_pause import WholePause
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.node import Node
@@ -49,6 +47,11 @@ class Router(Protocol):
     """The part of Routing that a session uses."""
 
     def leave_closed(self) -> None: ...
+    # For a whole limiter: whether the next call of a key's session may leave. Otherwise the watch
+    # calls `poll` soon.
+    def allows(self, session: LoopSession) -> bool: ...
+    def note_pause(self, server_now: int, left: int, asked_at: float = 0.0) -> None: ...
+    def note_whole_pause(self) -> None: ...
 
 
 class Home(Protocol):
@@ -69,8 +72,6 @@ class Home(Protocol):
     # For a key: the queue of the whole limiter.
     @property
     def whole(self) -> Home | None: ...
-    def note_pause(self, server_now: int, left: int, asked_at: float = 0.0) -> None: ...
-    def session(self) -> LoopSession: ...
     def adopt(self, session: LoopSession) -> None: ...
 
 
@@ -95,7 +96,6 @@ class LoopSession:
             lambda: cast(LoopSession, its()).client.new_session_id(),
             None if queue.whole is None else queue.pause,
         )
-        self._watch: PauseWatch | None = None  # since keys of this limiter were used
         self.traffic = self.machine.traffic
         self.why = "it has not answered in time"  # the reason for which the last call failed
         # How often the backlog could not be delivered since the last reply.
@@ -165,7 +165,7 @@ class LoopSession:
         if self.client.closed:
             self.client.lifecycle.end()
             self.queue.adopt(self)
-        self.send_operations()
+        self.poll()
 
     def hold(self, permit: Permit, lease: int) -> None:
         """Renew `permit` until it is released or dropped.
@@ -195,18 +195,10 @@ class LoopSession:
 
     @property
     def waits(self) -> bool:
-        """Whether notifications are of use."""
-        return bool(self.traffic.waiting) or (self._watch is not None and self._watch.active)
-
-    @property
-    def watch(self) -> PauseWatch:
-        if self._watch is None:
-            self._watch = PauseWatch(self.queue, self)
-        return self._watch
-
-    @property
-    def last_reply(self) -> LastReply:
-        return self.machine.last_reply
+        """Whether notifications are of use: a caller waits, or keys of this limiter are in use."""
+        queue = self.queue
+        keys_in_use = queue.whole is None and monotonic() < queue.pause.trusted_until
+        return bool(self.traffic.waiting) or keys_in_use
 
     def command(self) -> Command | None:
         """The next call. None: there is none.
@@ -262,23 +254,26 @@ class LoopSession:
         """For how many seconds each caller waits while the client looks for a server."""
         return [pending.request.retry_for for pending in self.traffic.not_granted()]
 
-    def send_operations(self) -> None:
-        self.traffic.send_operations()
-        self._schedule()
-
     def poll(self) -> None:
-        """Leave the sessions of closed loops. Ask the server for news if a caller waits."""
+        """Leave the sessions of closed loops. Send what the server must get, and ask it for news if
+        a caller waits or sleeps.
+        """
         self.queue.routing.leave_closed()
-        self.traffic.poll()
-        self._schedule()
+        try:
+            self.machine.poll(monotonic())
+        finally:
+            self._schedule()
+            if self.queue.whole is not None:  # callers that are held back have new deadlines
+                self._set_timer()
 
     # After each input -----------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         """Send the next call at once, or tell the client of it. Later check that it still will."""
+        whole = self.queue.whole
         if self.traffic.state is SCHEDULED and self._client_knows:
             self.client.sending.check_flush()
-        elif self.traffic.state is SCHEDULED and self._knows_pause():
+        elif self.traffic.state is SCHEDULED and (whole is None or whole.routing.allows(self)):
             self._client_knows = True
             try:
                 node, at_once = self.node, self.machine.next_call.leaves_at_once()
@@ -288,33 +283,12 @@ class LoopSession:
                 self._client_knows = False
                 raise
 
-    def _knows_pause(self) -> bool:
-        """Whether a caller of a key may pass: the process knows the pause of the whole limiter.
-
-        Otherwise the watch calls `send_on` soon. A call that only gives back need not wait.
-        """
-        whole, traffic = self.queue.whole, self.traffic
-        if whole is None or not (traffic.acquires or traffic.waiting) or self.client.closed:
-            return True
-        now = monotonic()
-        return now < whole.pause.ask_from or whole.session().watch.allows(self, now)
-
-    def send_on(self) -> None:
-        """The wait for news of the whole limiter's pause is over."""
-        self._schedule()
-
-    def on_whole_pause(self) -> None:
-        try:
-            self.machine.on_whole_pause(monotonic())
-        finally:
-            self._update()
-
     def _update(self) -> None:
         """Carry out what the session wants."""
         traffic = self.traffic
         if traffic.pause_news is not None:
             news, traffic.pause_news = traffic.pause_news, None
-            self.queue.note_pause(*news)
+            self.queue.routing.note_pause(*news)
         if self.machine.polls.moment < inf:  # callers wait for a notification
             self.client.subscriptions.listen(self)
         try:

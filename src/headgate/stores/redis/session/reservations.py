@@ -37,8 +37,7 @@ class Reservations:
 
     def may_hand_over(self, now: float) -> bool:
         """Whether no pause holds, as far as the server has answered lately."""
-        known = self.whole is None or now < self.whole.trusted_until
-        return known and not self.pause_left(now)
+        return self._pause_ends <= now and (self.whole is None or self.whole.passes(now))
 
     def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int, now: float) -> None:
         """Let a caller sleep, and not less than any that sleeps already."""

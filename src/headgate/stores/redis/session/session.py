@@ -363,12 +363,15 @@ class Session:
             self.limits.moment,
         )
 
-    def on_whole_pause(self, now: float) -> None:
-        """The pause of the whole limiter has begun or ended. The next call says so."""
-        traffic = self.traffic
-        if traffic.reserved.is_held(now):
+    def poll(self, now: float) -> None:
+        """Send what the server must get, and ask it for news if a caller waits or sleeps.
+
+        If the pause of the whole limiter has begun or ended, this call says so.
+        """
+        traffic, reserved = self.traffic, self.traffic.reserved
+        if reserved.whole is not None and reserved.is_held(now):
             self._grants.hold_back(now)
-        if traffic.waiting or traffic.reserved.queue:
+        if traffic.waiting or reserved.queue or traffic.owes:
             traffic.schedule()
 
     def on_time(self, now: float) -> None:

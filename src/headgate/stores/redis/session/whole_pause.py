@@ -37,6 +37,10 @@ class WholePause:
         """Microseconds for which the limiter is paused."""
         return max(0, round((self.ends - now) * 1_000_000))
 
+    def passes(self, now: float) -> bool:
+        """Whether no pause holds, as far as the server has answered lately."""
+        return self.ends <= now < self.trusted_until
+
     def trust(self, asked_at: float) -> None:
         """The server has answered a question of this moment."""
         self.ask_from = asked_at + ASK_AGAIN

@@ -55,7 +55,7 @@ class Offers:
         self._timer = None
         backlog, self._backlog = self._backlog, {}
         for sender in backlog:
-            sender.send_operations()
+            sender.poll()
 
     def halt(self) -> None:
         if self._timer is not None:
