@@ -198,7 +198,8 @@ _timed = False  # new limiters time their permits
 class Telemetry:
     """While it is `on`, calls to servers, and the fast path of memory queues, count, too.
 
-    The queues that exist must `recount` when it changes.
+    The memory queues that exist must `recount` when it changes: elsewhere each acquire looks for
+    its counts by name.
     """
 
     on = False

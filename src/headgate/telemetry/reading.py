@@ -28,6 +28,7 @@ from headgate.gate.gate import ONE_EACH
 from headgate.keys import names_of
 from headgate.stores.fallback import modes_of
 from headgate.stores.memory.store import STORES as MEMORY_STORES
+from headgate.stores.memory.store import recount_all
 from headgate.stores.status import LimitStatus, Status
 from headgate.threads import snapshot
 
@@ -97,7 +98,7 @@ def switch_on(keys: KeyLabel | None = None, use_time: bool = False) -> None:
         time_permits(True)
     set_label(keys)
     TELEMETRY.on = True
-    recount()
+    recount_all()
 
 
 def switch_off() -> None:
@@ -109,12 +110,7 @@ def switch_off() -> None:
     time_permits(False)
     set_label(None)
     TELEMETRY.on = False
-    recount()
-
-
-def recount() -> None:
-    for store in stores():
-        store.recount()
+    recount_all()
 
 
 def stores() -> list[Any]:

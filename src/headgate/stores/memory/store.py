@@ -85,11 +85,11 @@ class MemoryStore:
         """All queues in use, and idle ones that were not forgotten yet."""
         return list(self._queues.values())
 
-    # For headgate.telemetry: RedisStore has the same methods.
-
     def recount(self) -> None:
         for queue in self.queues():
             queue.recount()
+
+    # For headgate.telemetry: RedisStore has the same methods.
 
     def usages(self) -> list[tuple[str, int, int]]:
         """For each queue: its name, its held permits, its waiters."""

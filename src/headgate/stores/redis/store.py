@@ -106,9 +106,6 @@ class RedisStore:
     def available(self) -> bool:
         return not (self.silent or outages_of(self.topology).since)
 
-    def recount(self) -> None:
-        """Each acquire looks for its counts by name."""
-
     def usages(self) -> list[tuple[str, int, int]]:
         """For each queue: its name, the permits and waiters of this process."""
         return [(queue.name, *queue.routing.usage()) for queue in self.queues()]
