@@ -363,7 +363,7 @@ async def test_no_permit_is_handed_over_when_the_lease_or_the_queue_is_in_doubt(
     (permit,) = queue_of(limiter)._inside._entered[callers.tasks[1]]
     assert permit.home.machine.handoff.next_waiter(permit, monotonic()), "it would be handed over"
     if doubt == "no reply has come for long":
-        permit.home.machine.last_reply.asked_at -= 2 * polls.HEARTBEAT
+        permit.home.machine.numbering.last_reply.asked_at -= 2 * polls.HEARTBEAT
     else:
         permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 8
     handed: list[bool] = []

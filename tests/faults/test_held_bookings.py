@@ -157,7 +157,7 @@ async def test_a_session_learns_of_a_pause_while_a_call_is_in_flight(
         await asyncio.sleep(0)
 
     its.on_notification(
-        f"{id_of(its)} {its.machine.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
+        f"{id_of(its)} {its.machine.numbering.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
     )
 
     assert paused(its)
@@ -281,7 +281,7 @@ async def test_a_reservation_given_back_while_the_server_goes_away_is_free_when_
     await eventually(lambda: its.traffic.sent is not None)
 
     its.on_notification(
-        f"{id_of(its)} {its.machine.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
+        f"{id_of(its)} {its.machine.numbering.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
     )
     proxy.refuses = True
     proxy.reset()

@@ -150,7 +150,7 @@ async def test_a_waiter_sends_its_heartbeats_though_it_gets_notifications(
     its = session_of(here)
     await eventually(lambda: its._timer is not None)
 
-    last = its.machine.last_reply
+    last = its.machine.numbering.last_reply
     last.asked_at -= 2.0
     its.on_notification(f"{its.machine.numbering.session_id} {last.server} 2900000")
 

@@ -556,7 +556,9 @@ class Witness:
         if permit.held:
             home = permit.home  # a thread needs no time for a call
             asked_at = (
-                home.machine.last_reply.asked_at if isinstance(home, LoopSession) else loop.time()
+                home.machine.numbering.last_reply.asked_at
+                if isinstance(home, LoopSession)
+                else loop.time()
             )
             self._permits[key] = belief = Belief(
                 weakref.ref(permit), loop, permit.believed, asked_at

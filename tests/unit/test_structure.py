@@ -19,7 +19,6 @@ LARGE = {
     "PendingAcquire": (16, 5),
     "Permit": (15, 14),
     "QueueState": (12, 26),
-    "Session": (13, 20),
     "TokenBucketRule": (13, 17),
     "WaitQueue": (11, 26),
 }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.deadlines import Deadlines
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
     from headgate.stores.redis.session.local_handoff import LocalHandoff
-    from headgate.stores.redis.session.numbering import LastReply, Numbering
+    from headgate.stores.redis.session.numbering import Numbering
     from headgate.stores.redis.session.traffic import Sent, Traffic
 
 
@@ -31,7 +31,6 @@ class Grants:
         limits: LimitSync,
         numbering: Numbering,
         traffic: Traffic,
-        last_reply: LastReply,
         renewal: LeaseRenewal,
         handoff: LocalHandoff,
         deadlines: Deadlines,
@@ -39,7 +38,7 @@ class Grants:
         self._limits = limits
         self._numbering = numbering
         self._traffic = traffic
-        self._last_reply = last_reply
+        self._last_reply = numbering.last_reply
         self._renewal = renewal
         self._handoff = handoff
         self._deadlines = deadlines

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.operations import Operation
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.local_handoff import LocalHandoff
-    from headgate.stores.redis.session.numbering import LastReply, Numbering
+    from headgate.stores.redis.session.numbering import Numbering
     from headgate.stores.redis.session.recovery import Recovery
     from headgate.stores.redis.session.traffic import Traffic
 
@@ -35,7 +35,6 @@ class NextCall:
         limits: LimitSync,
         numbering: Numbering,
         traffic: Traffic,
-        last_reply: LastReply,
         recovery: Recovery,
         handoff: LocalHandoff,
     ) -> None:
@@ -43,7 +42,7 @@ class NextCall:
         self._limits = limits
         self._numbering = numbering
         self._traffic = traffic
-        self._last_reply = last_reply
+        self._last_reply = numbering.last_reply
         self._recovery = recovery
         self._handoff = handoff
         self.uncontended = False  # the last acquires passed at once, and no caller waits

@@ -13,9 +13,11 @@ class Numbering:
         self._new_id = new_id
         self.session_id = new_id()
         self.call = self.caller = 0  # the last numbers
+        self.last_reply = LastReply()
 
     def begin_again(self) -> None:
         self.session_id, self.call = self._new_id(), 0
+        self.last_reply.number = 0
 
 
 class LastReply:

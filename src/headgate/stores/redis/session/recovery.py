@@ -16,7 +16,7 @@ from headgate.stores.redis.protocol.operations import Operation, Quit
 if TYPE_CHECKING:
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
     from headgate.stores.redis.session.local_handoff import LocalHandoff
-    from headgate.stores.redis.session.numbering import LastReply, Numbering
+    from headgate.stores.redis.session.numbering import Numbering
     from headgate.stores.redis.session.traffic import Traffic
 
 # The script keeps the places of a silent session for 7.5 to 10 s after its last call (prelude.lua).
@@ -28,13 +28,12 @@ class Recovery:
         self,
         numbering: Numbering,
         traffic: Traffic,
-        last_reply: LastReply,
         renewal: LeaseRenewal,
         handoff: LocalHandoff,
     ) -> None:
         self._numbering = numbering
         self._traffic = traffic
-        self._last_reply = last_reply
+        self._last_reply = numbering.last_reply
         self._renewal = renewal
         self._handoff = handoff
         self.doubts = False  # the connection was lost since the last call
@@ -55,7 +54,6 @@ class Recovery:
         """Begin another session, in which no caller has a place yet."""
         self._traffic.operations += self._end(self._numbering.session_id, now)
         self._numbering.begin_again()
-        self._last_reply.number = 0
         self._handoff.forget()
         self._renewal.renew(now)  # the server may have forgotten the permits, too
 

@@ -48,7 +48,7 @@ from headgate.stores.redis.session.grants import Grants
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.next_call import NextCall
-from headgate.stores.redis.session.numbering import LastReply, Numbering
+from headgate.stores.redis.session.numbering import Numbering
 from headgate.stores.redis.session.polls import Polls
 from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.traffic import IDLE, READING, SCHEDULED, Sent, Traffic
@@ -80,16 +80,16 @@ class Session:
         self._place = place
         self.numbering = numbering = Numbering(new_id)
         self.traffic = traffic = Traffic(whole)
-        self.last_reply = last = LastReply()
+        last = numbering.last_reply
         self.deadlines = deadlines = Deadlines(traffic, limits, place)
         self.polls = Polls(traffic, last)
         self.renewal = renewal = LeaseRenewal(limits, traffic, last)
         self.handoff = handoff = LocalHandoff(traffic, limits, last)
-        self.recovery = recovery = Recovery(numbering, traffic, last, renewal, handoff)
-        self._grants = Grants(limits, numbering, traffic, last, renewal, handoff, deadlines)
+        self.recovery = recovery = Recovery(numbering, traffic, renewal, handoff)
+        self._grants = Grants(limits, numbering, traffic, renewal, handoff, deadlines)
         # Notifications that arrived before the reply to an earlier call. They are read after it.
         self._out_of_order: list[Notification] = []
-        self.next_call = NextCall(key, limits, numbering, traffic, last, recovery, handoff)
+        self.next_call = NextCall(key, limits, numbering, traffic, recovery, handoff)
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class Session:
         claims = self._grants.apply_outbox(found.outbox, found.now, now)
         self.recovery.note_announced(claims, found.now)
         self.polls.schedule(found.head, now)
-        if not all(claims.values()) and found.now > self.last_reply.server:
+        if not all(claims.values()) and found.now > self.numbering.last_reply.server:
             # No caller claims one of these. The next reply shows whether the state has gone back.
             self.traffic.schedule()
 
