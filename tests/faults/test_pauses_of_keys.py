@@ -17,8 +17,9 @@ from headgate.internals import queue_of
 from headgate.stores.redis.session import pause_watch, polls, whole_pause
 from headgate.stores.redis.session.reservations import Reservations
 from headgate.stores.redis.session.whole_pause import WholePause
+from headgate.stores.redis.transport.portal import portal_loop
 from tests.faults.proxy import Proxy
-from tests.faults.scene import Slack, elsewhere, enter, eventually, visit
+from tests.faults.scene import Slack, client_of_its_own, elsewhere, enter, eventually, visit
 from tests.servers import Server
 from tests.world import HOUR, long, soon, until, used, waiting
 
@@ -156,6 +157,27 @@ async def test_a_whole_limiter_that_does_not_answer_stops_no_key(
     await soon(visit(key))
 
     assert used(await elsewhere(name, PLENTY, url=redis_url)["k"].astatus()) == [2]
+
+
+def test_a_question_of_a_loop_that_was_closed_stops_no_key(name: str, redis_url: str) -> None:
+    """Given a loop that was closed before the answer came, when the portal has taken over the
+    session that asked, then a thread that acquires a key gets its permit.
+    """
+    store = client_of_its_own(redis_url)
+    key = Limiter(name, PLENTY, store=store)["k"]
+    whole = queue_of(key).whole.routing
+
+    async def ask() -> None:
+        whole.watch()._ask(monotonic())
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(ask())
+    loop.close()
+    for _ in range(2):  # the portal takes over between two of its calls
+        Limiter(f"{name}-other", PLENTY, store=store).status()
+    assert whole.last.client.loop is portal_loop()
+
+    key.acquire_sync(max_sleep=long()).release()
 
 
 async def test_a_question_that_fails_stops_no_key(name: str, redis_url: str, admin: Redis) -> None:

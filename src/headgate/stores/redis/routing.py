@@ -63,7 +63,7 @@ class Routing:
             or session.client.ended
         ):
             session = self.last = self._store.session(self._queue)
-            self.add(session)
+            self._sessions.setdefault(session)
         self.leave_closed()
         return session
 
@@ -89,7 +89,8 @@ class Routing:
             self._store.end_closed()
 
     def add(self, session: LoopSession) -> None:
-        self._sessions.setdefault(session)
+        """The queue goes on with `session`. The loop in which its watch asked has ended."""
+        self._sessions[session] = None
 
     def sessions_of(self, loop: asyncio.AbstractEventLoop) -> list[LoopSession]:
         return [session for session in list(self._sessions) if session.client.loop is loop]
