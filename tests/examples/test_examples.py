@@ -73,7 +73,7 @@ SAID = {
     "with_openai": [
         r"^100 calls, at most [123] at once, 0 refused; 4850 words$",
         r"^5150 tokens counted here, 5150 there$",
-        r"^<Estimates of small: 100 calls, input 0\.24 tokens a character \(1\d% off\), "
+        r"^<Estimates of small: 100 calls, input 0\.20 tokens a character \(\d% off\), "
         r"output 6\d tokens \(\d\d% off, .*>$",
     ],
     "with_anthropic": [

@@ -129,13 +129,34 @@ def test_attachments_are_learned_by_kind() -> None:
     assert "0.25 tokens a character, a picture 1400, a file 6000 (" in str(learned)
 
 
-def test_a_call_with_hidden_context_teaches_two_tokens_a_character_at_most() -> None:
-    """Without a bound, these calls would say a hundred. The rule of thumb keeps its weight."""
+def test_a_call_with_hidden_context_teaches_no_ratio() -> None:
+    """No text has a hundred tokens a character. A script of three is learned."""
     estimates = Estimates()
     for _ in range(100):
         estimates.learn_input("m", 10, 3, 1000)
+        estimates.learn_input("script", 100, 25, 300)
 
-    assert estimates.input("m", 4000) < 2500
+    assert estimates.input("m", 4000) == 1000
+    assert estimates.input("script", 4000) == pytest.approx(12_000, rel=0.01)
+
+
+def test_the_rule_of_thumb_is_forgotten_whatever_the_length_of_the_texts() -> None:
+    estimates = Estimates()
+    for _ in range(100):
+        estimates.learn_input("m", 15, estimates.input("m", 15), 3)
+
+    assert estimates.status()[0].tokens_per_character == pytest.approx(0.2, rel=0.02)
+
+
+def test_a_few_words_do_not_replace_what_long_texts_have_taught() -> None:
+    """Messages of a word or two are mostly the marks between messages."""
+    estimates = Estimates()
+    for _ in range(16):
+        estimates.learn_input("m", 3000, 750, 1000)
+    for _ in range(32):
+        estimates.learn_input("m", 10, 3, 15)
+
+    assert estimates.input("m", 3000) == pytest.approx(1000, rel=0.1)
 
 
 def test_attachments_of_no_tokens_are_learned() -> None:

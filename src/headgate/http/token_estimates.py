@@ -30,9 +30,12 @@ FIRST_OUTPUT = 512  # the estimate for a response before the first one of its mo
 SHARE = 0.9  # nine of ten responses should take at most their estimate
 RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
 FORGET = 1 / 8  # of the learned input of a model, with each call
-PRIOR = 400  # characters that the rule of thumb weighs: a few words say little about a ratio
-# Hardly any text has more. More tokens come from context that the request does not show.
-MOST_PER_CHARACTER = 2
+# Characters from which a ratio is learned at least: a few words say little about it. A call of few
+# characters makes a model forget as few.
+LEAST = 400
+# A character has up to four bytes, and a token at least one. More tokens come from context that the
+# request does not show.
+MOST_PER_CHARACTER = 4
 # The estimate for one attachment before the first one of its kind. "context" is text that the
 # service adds: earlier responses, stored prompts, the results of its own tools.
 FIRST_ATTACHED = MappingProxyType({"picture": 1000, "file": 3000, "sound": 500, "context": 1000})
@@ -46,8 +49,8 @@ class Known(NamedTuple):
     """The latest calls of one model, and sums in which each older call weighs less."""
 
     calls: int = 0
-    characters: float = 0
-    tokens: float = 0
+    characters: float = LEAST
+    tokens: float = LEAST / CHARACTERS_PER_TOKEN
     inputs: tuple[Pair, ...] = ()
     outputs: tuple[Pair, ...] = ()
     # The tokens of one attachment in each of the latest calls, by kind.
@@ -55,7 +58,7 @@ class Known(NamedTuple):
 
     @property
     def per_character(self) -> float:
-        return (self.tokens + PRIOR / CHARACTERS_PER_TOKEN) / (self.characters + PRIOR)
+        return self.tokens / self.characters
 
     def next_output(self) -> int:
         """Return the smallest number that a `SHARE` of the latest responses do not exceed."""
@@ -109,10 +112,11 @@ class Estimates:
 
     Input: the characters times a ratio of tokens to characters, at first one to four. Both are
     moving averages in which each call weighs an eighth (exponential smoothing: Roberts, 1959; an
-    eighth as in Jacobson, Congestion avoidance and control, 1988). Only calls with nothing but text
-    teach the ratio, and no call more than two tokens a character. Pictures, files, sounds, and
-    context that the service adds count for a number of tokens each. It is the smallest number that
-    nine of ten of the latest 64 calls with this kind stayed within.
+    eighth as in Jacobson, Congestion avoidance and control, 1988). A text below 50 characters
+    weighs less, in proportion to its length. Only calls with nothing but text teach the ratio. A
+    call of more than four tokens a character teaches nothing. Pictures, files, sounds, and context
+    that the service adds count for a number of tokens each. It is the smallest number that nine of
+    ten of the latest 64 calls with this kind stayed within.
     Output: the smallest number that nine of ten of the latest 64 responses stayed within (a sample
     quantile: Hyndman and Fan, 1996, definition 1). It is 512 tokens before the first response, and
     at most the call's `max_tokens`.
@@ -199,9 +203,11 @@ def is_due(moments: dict[str, float], model: str) -> bool:
 
 
 def learn_text(known: Known, characters: int, used: int, attached: Attached) -> Known:
+    if used > MOST_PER_CHARACTER * characters:
+        return known
+    keep = 1 - min(FORGET, characters / LEAST)
     return known._replace(
-        characters=known.characters * (1 - FORGET) + characters,
-        tokens=known.tokens * (1 - FORGET) + min(used, MOST_PER_CHARACTER * characters),
+        characters=known.characters * keep + characters, tokens=known.tokens * keep + used
     )
 
 
@@ -234,6 +240,8 @@ def parse(text: str) -> Known | None:
     if None in numbers or inputs is None or outputs is None or sizes is None:
         return None
     calls, characters, tokens = (number or 0.0 for number in numbers)
+    if characters < 1:
+        return None
     return Known(int(calls), characters, tokens, inputs, outputs, sizes)
 
 
