@@ -11,6 +11,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ import pytest
 from headgate import Concurrency, Limiter, Rate
 from headgate.clock import Clock
 from headgate.internals import queue_of
-from headgate.stores.memory.lock import DEFERRED, Lock
+from headgate.stores.memory.lock import DEFERRED, GUARD, MOST_DEFERRED, Lock
 from headgate.stores.memory.store import MemoryStore
 from tests.local_waiters import assert_all_free, replace_lock, waiters_of
+from tests.machine import scaled
 from tests.processes import finished
 
 
@@ -298,3 +300,25 @@ def test_a_flood_of_updates_keeps_no_thread_from_its_acquires(name: str, other: 
         ended.set()
     assert all(map(ends_soon, floods))
     assert not DEFERRED
+
+
+def test_an_update_waits_for_a_moment_alone_while_very_many_are_deferred(name: str) -> None:
+    """The thread that runs them is stopped here. An event loop may call `update`."""
+    limiter = Limiter(name, Concurrency(100))
+    stopped, go_on = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        with GUARD:
+            stopped.set()
+            go_on.wait(scaled(30.0))
+
+    thread = run_in_thread(stop)
+    assert stopped.wait(scaled(30.0))
+    try:
+        begun = monotonic()
+        for number in range(MOST_DEFERRED + 200):
+            limiter.update(Concurrency(100 + number % 10))
+        assert monotonic() - begun < scaled(1.0)
+    finally:
+        go_on.set()
+    assert ends_soon(thread)

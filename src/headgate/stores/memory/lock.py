@@ -31,6 +31,7 @@ ATTEMPTS = 100
 # Deferred calls beyond which the threads that make them wait for the one that runs them.
 MOST_DEFERRED = 100
 CHECK_AGAIN = 0.1  # seconds between a waiting thread's looks at the lock
+GIVE_WAY = 0.001  # seconds for which such a thread waits
 
 
 class RawLock(Protocol):
@@ -118,8 +119,8 @@ class Lock:
             self.run_all_deferred()
 
     def run_or_defer(self, act: Callable[[], None]) -> None:
-        """Have `act` run under the lock, now or by the thread that has it. Does not block, but for
-        a moment while very many calls are deferred.
+        """Have `act` run under the lock, now or by the thread that has it. Never blocks, but waits
+        for a millisecond while very many calls are deferred.
 
         `act` must be a Python function: no signal handler runs when it returns. It must take effect
         in its last step: after an exception before that, it runs again.
@@ -138,12 +139,12 @@ class Lock:
     def _give_way(self) -> None:
         """Let the thread that has the lock finish: its own caller waits for that.
 
-        Code that has interrupted locked code does not wait, nor does any thread for long.
+        Code that has interrupted locked code does not wait. A thread waits for GIVE_WAY at most.
         """
         if self.is_held_here():
             return
         try:
-            if self.acquire(True, CHECK_AGAIN):
+            if self.acquire(True, GIVE_WAY):
                 self.release()
         except BaseException:
             try:  # noqa: SIM105 - as in run
