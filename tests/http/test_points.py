@@ -123,6 +123,20 @@ async def test_an_absurd_cost_is_ignored(service: Service, github: Limiter, cost
     assert await points(github) == FIRST
 
 
+async def test_a_cost_holds_callers_for_heed_at_most_beyond_the_limit(
+    service: Service, name: str
+) -> None:
+    """1,000 an hour, and 16 in a minute. The debt of a million would last 41 days."""
+    limiter = Limiter(name, Window(1000, HOUR, unit="points"))
+    service.answers.append(as_json(shopify(1_000_000)))
+
+    client = headgate.http.httpx.limit(httpx.AsyncClient(), limiter, heed_at_most=60)
+    async with client:
+        await client.post(f"{service.url}/says", json={"query": "a"})
+
+    assert await points(limiter) == 1016
+
+
 async def test_calls_that_pass_no_limit_on_points_are_left_alone(
     service: Service, name: str
 ) -> None:

@@ -642,6 +642,19 @@ def test_clients_of_azure_are_clients_of_openai(one: Limiter) -> None:
     assert spent(one.status()) == bill(1, 3, 4)
 
 
+def test_a_usage_holds_callers_for_heed_at_most_beyond_the_limits(name: str) -> None:
+    """All else of an absurd usage is left out, also without feedback."""
+    usage = {"input_tokens": 2**24 - 1, "output_tokens": 0}
+    absurd = httpx2.MockTransport(lambda request: httpx2.Response(200, json={"usage": usage}))
+    limiter = Limiter(name, "30k tokens/minute", "1000k input_tokens/hour")
+
+    with openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=absurd)) as client:
+        headgate.http.openai.limit(client, limiter, heed_at_most=120, feedback=False)
+        client.responses.create(model="m", input="hello")
+
+    assert [limit.used for limit in limiter.status().limits] == [90_000, 1_033_333]
+
+
 def test_limit_wraps_the_transport_of_anthropics_own_client(one: Limiter) -> None:
     with anthropic.Anthropic(api_key="k") as client:
         before = client._client._transport

@@ -7,14 +7,14 @@ client reads the host and the path of a request, and knows when a call is over.
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
 from threading import Timer
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import says_more_than_headers
-from headgate.http.feedback import Feedback, FeedbackOptions
+from headgate.http.feedback import HEED_AT_MOST, Feedback, FeedbackOptions, settle_stated
 from headgate.http.rate_limit_headers import read
 from headgate.http.redirects import Departure, depart
 from headgate.internals import acquire_estimated, acquire_estimated_sync, refund, state_of
@@ -41,11 +41,12 @@ class Place(NamedTuple):
 class CallPermits:
     """The permits of one call. `release`, or dropping the object, gives them back."""
 
-    __slots__ = ("_feedback", "departure", "granted")
+    __slots__ = ("_feedback", "departure", "granted", "heed_at_most")
 
     def __init__(self, feedback: Feedback | None = None) -> None:
         self.granted: list[tuple[Limiter, Permit]] = []
         self.departure = Departure()  # until the call leaves
+        self.heed_at_most = HEED_AT_MOST  # of the chain
         self._feedback = feedback
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
@@ -65,6 +66,11 @@ class CallPermits:
         """
         if read(response.status_code, response.headers).verdict != "passed":
             self.apply_feedback(response.status_code, response.headers)
+
+    def settle_stated(self, amounts: Mapping[str, int]) -> None:
+        """Settle what a response says that the call took, with all limiters of the call."""
+        for _, permit in self.granted:
+            settle_stated(permit, amounts, self.heed_at_most)
 
     @property
     def is_applied(self) -> bool:
@@ -162,6 +168,7 @@ class LimiterChain(Generic[R]):
         """`call`: the user's call, for error messages."""
         self._call = call
         self._feedback = options.check(call)
+        self._heed_at_most = options.heed_at_most
         self._limiters = check_limiters(call, limiters)
         self._key = check_key(call, limiters, key)
         self._exempt = check_exempt(call, exempt)
@@ -180,6 +187,7 @@ class LimiterChain(Generic[R]):
     async def enter(self, request: R) -> CallPermits:
         """Get the permits for one attempt. On a failure, those that were granted go back."""
         permits = self._new_permits(request)
+        permits.heed_at_most = self._heed_at_most
         try:
             for limiter in self._limiters_for(request):
                 permit = await acquire_estimated(limiter, permits.units)
@@ -194,6 +202,7 @@ class LimiterChain(Generic[R]):
     def enter_sync(self, request: R) -> CallPermits:
         """`enter` for threads."""
         permits = self._new_permits(request)
+        permits.heed_at_most = self._heed_at_most
         try:
             for limiter in self._limiters_for(request):
                 permit = acquire_estimated_sync(limiter, permits.units)

@@ -16,7 +16,7 @@ from headgate.http.json_values import find_text, parse_object
 from headgate.http.limiter_chain import CallPermits, LimiterChain
 from headgate.http.rate_limit_headers import Answer, read
 from headgate.http.token_estimates import append_recent, quantile
-from headgate.internals import queue_of, settle_counted
+from headgate.internals import queue_of
 from headgate.limiter import Limiter
 
 R = TypeVar("R")  # a client's request
@@ -126,8 +126,7 @@ class PointPermits(CallPermits):
         self._settled = True
         if served:
             self._points.learn(self._operation, cost)
-        for _, permit in self.granted:
-            settle_counted(permit, {UNIT: cost})
+        self.settle_stated({UNIT: cost})
 
 
 def counts_points(limiter: Limiter) -> bool:

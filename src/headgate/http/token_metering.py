@@ -27,7 +27,7 @@ from headgate.http.limiter_chain import (
 )
 from headgate.http.token_estimates import Estimates
 from headgate.http.token_usage import CODINGS, Asked, Dialect, Usage, UsageReader
-from headgate.internals import queue_of, settle_counted
+from headgate.internals import queue_of
 from headgate.limiter import Limiter
 from headgate.validation import show
 
@@ -226,9 +226,7 @@ class MeteredPermits(ReadingPermits):
     def _settle(self, used: Usage) -> None:
         """Settle `used`. Units that it does not state keep their estimate."""
         if used != Usage():
-            amounts = self._amounts(used)
-            for _, permit in self.granted:
-                settle_counted(permit, amounts)
+            self.settle_stated(self._amounts(used))
 
     def _amounts(self, used: Usage) -> dict[str, int]:
         into = self._input if used.input is None else used.input
