@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -595,7 +595,23 @@ async def test_a_hook_reads_the_answers_of_a_provider(
     assert max(0, expected - LONG) <= await paused(limiter) <= expected
 
 
-@pytest.mark.parametrize("result", ["fail", 7, Answer("throttled", -1.0), Answer("throttled", "9")])  # type: ignore[arg-type]
+NONSENSE: list[Any] = [
+    "fail",
+    7,
+    *(Answer("throttled", wait) for wait in cast("Any", [-1.0, "9", True, float("nan")])),
+    *(Answer("throttled", 9, left) for left in cast("Any", [[7], 7])),
+    *(
+        Answer("throttled", 9, (Budget(**{field: value}),))
+        for field in ("remaining", "limit")
+        for value in cast("Any", ["3", 2.5, -1, 2**60, True])
+    ),
+    *(Answer("throttled", 9, (Budget(per=per),)) for per in cast("Any", ["60", -1])),
+    Answer(cast("Any", "throtled"), 9),
+    Answer("throttled", 9, scope=cast("Any", "all")),
+]
+
+
+@pytest.mark.parametrize("result", NONSENSE, ids=repr)
 def test_a_hook_that_fails_is_logged_once_in_a_while_and_does_no_harm(
     clock: VirtualClock,
     name: str,
@@ -617,6 +633,7 @@ def test_a_hook_that_fails_is_logged_once_in_a_while_and_does_no_harm(
         assert flush()
 
     assert client.held == 7
+    assert client.limiter.status().limits[0].used == 3
     [record] = [each for each in caplog.records if "on_answer" in each.message]
     assert record.exc_info is not None
 

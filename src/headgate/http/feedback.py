@@ -7,12 +7,12 @@ an answer, backoff.py counts refusals, and adoption.py follows a stated limit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from headgate.changes import Drain, Pause
 from headgate.counts import add, counts_of
@@ -20,7 +20,7 @@ from headgate.hooks import emit, has_hooks
 from headgate.http.adoption import UNIT, Adoption, Factors, check_factors, counts_calls
 from headgate.http.backoff import Backoff
 from headgate.http.error_bodies import Headers
-from headgate.http.rate_limit_headers import Answer, Budget, read
+from headgate.http.rate_limit_headers import Answer, Budget, Scope, Verdict, read
 from headgate.http.redirects import Departure, note_redirect
 from headgate.internals import queue_of, settle_counted
 from headgate.keys import names_of
@@ -38,6 +38,7 @@ OnAnswer: TypeAlias = Callable[[int, Any, bytes], Answer | None]
 HEED_AT_MOST = 3600.0  # seconds
 REFUSED = {"throttled", "overloaded"}
 FAILED_FROM = 500  # statuses that are no success
+BEYOND = 2**53  # of the counts that a store takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +189,49 @@ def log_failures() -> Iterator[None]:
 
 
 def check_answer(answer: object) -> Answer | None:
-    """Check the result of a user's hook. A time that is no number would hold for ever."""
+    """Check the result of a user's hook: a text for a number would break the queue that gets it."""
     if answer is None:
         return None
     if not isinstance(answer, Answer):
         raise TypeError(f"on_answer returned {show(answer)}: return an Answer or None.")
-    for field, time in (("retry_after", answer.retry_after), *resets_of(answer)):
-        if time is not None and not time >= 0:
-            raise ValueError(f"on_answer returned {field}={show(time)}: write seconds from 0.")
+    budgets = answer.budgets
+    if not all(isinstance(budget, Budget) for budget in budgets):
+        raise TypeError(f"on_answer returned budgets={show(budgets)}: write a tuple of Budgets.")
+    verdicts, scopes = get_args(Verdict), get_args(Scope)
+    check_field("verdict", answer.verdict in verdicts, answer.verdict, f"one of {verdicts}")
+    check_field("scope", answer.scope in scopes, answer.scope, f"one of {scopes}")
+    for name, time in [("retry_after", answer.retry_after), *times_of(budgets)]:
+        check_field(name, is_time(time), time, "seconds from 0")
+    for name, count in [("cost", answer.cost), *counts_in(budgets)]:
+        check_field(name, is_count(count), count, "a whole number from 0")
     return answer
 
 
-def resets_of(answer: Answer) -> list[tuple[str, float | None]]:
-    return [("reset", budget.reset) for budget in answer.budgets]
+def check_field(name: str, is_right: bool, value: object, way: str) -> None:
+    if not is_right:
+        raise ValueError(f"on_answer returned {name}={show(value)}: write {way}.")
+
+
+def times_of(budgets: Iterable[Budget]) -> Iterator[tuple[str, object]]:
+    for budget in budgets:
+        yield "reset", budget.reset
+        yield "per", budget.per
+
+
+def counts_in(budgets: Iterable[Budget]) -> Iterator[tuple[str, object]]:
+    for budget in budgets:
+        yield "limit", budget.limit
+        yield "remaining", budget.remaining
+
+
+def is_time(value: object) -> bool:
+    if isinstance(value, bool):
+        return False
+    return value is None or (isinstance(value, int | float) and value >= 0)
+
+
+def is_count(value: object) -> bool:
+    return value is None or (type(value) is int and 0 <= value < BEYOND)
 
 
 def drained_period(permit: Permit, budget: Budget, alone: bool) -> float:
