@@ -14,6 +14,7 @@ import headgate.http.httpx
 import headgate.http.httpx2
 from headgate import Concurrency, Limiter, Window
 from headgate.http.point_metering import FIRST, MOST_OPERATIONS, Points, find_operation
+from headgate.http.rate_limit_headers import Answer
 from tests.http.service import Service
 from tests.world import at_rest, held
 
@@ -135,6 +136,19 @@ async def test_a_cost_holds_callers_for_heed_at_most_beyond_the_limit(
         await client.post(f"{service.url}/says", json={"query": "a"})
 
     assert await points(limiter) == 1016
+
+
+async def test_a_hook_states_the_cost_of_a_provider(service: Service, github: Limiter) -> None:
+    service.answers.append((200, {"X-Acme-Cost": "33"}))
+
+    def read_acme(status: int, headers: Any, body: bytes) -> Answer:
+        return Answer(cost=int(headers["X-Acme-Cost"]))
+
+    client = headgate.http.httpx.limit(httpx.AsyncClient(), github, on_answer=read_acme)
+    async with client:
+        await client.get(f"{service.url}/says")
+
+    assert await points(github) == 33
 
 
 async def test_calls_that_pass_no_limit_on_points_are_left_alone(

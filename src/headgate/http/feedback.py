@@ -103,8 +103,9 @@ class Feedback:
         status: int,
         headers: Headers,
         body: bytes = b"",
-    ) -> None:
-        """Apply an answer to the limiters of its call. Never raises."""
+    ) -> Answer | None:
+        """Apply an answer to the limiters of its call. Return it as read. Never raises."""
+        answer = None
         with log_failures():
             answer = self._read(status, headers, body, departure.host)
             names = [queue_of(limiter).name for limiter, _ in granted]
@@ -115,6 +116,7 @@ class Feedback:
                     with log_failures():  # the other limiters are paused nevertheless
                         self._hold(permit, departure, status, answer)
             note_redirect(departure, names, status, headers)
+        return answer
 
     def _read(self, status: int, headers: Headers, body: bytes, host: str) -> Answer:
         """Return the reading of the user's hook, or else that of headgate."""

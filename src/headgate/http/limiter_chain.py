@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import says_more_than_headers
 from headgate.http.feedback import HEED_AT_MOST, Feedback, FeedbackOptions, settle_stated
-from headgate.http.rate_limit_headers import read
+from headgate.http.rate_limit_headers import Answer, read
 from headgate.http.redirects import Departure, depart
 from headgate.internals import acquire_estimated, acquire_estimated_sync, refund, state_of
 from headgate.limiter import Limiter
@@ -53,11 +53,12 @@ class CallPermits:
         """For subclasses: the units to ask `limiter` for; none: one request."""
         return {}
 
-    def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> None:
-        """Apply a response to the limiters of the call, once. Never raises."""
+    def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> Answer | None:
+        """Apply a response to the limiters of the call, once. Return it as read. Never raises."""
         feedback, self._feedback = self._feedback, None
-        if feedback is not None and self.granted:
-            feedback.apply(self.granted, self.departure, status, headers, body)
+        if feedback is None or not self.granted:
+            return None
+        return feedback.apply(self.granted, self.departure, status, headers, body)
 
     def apply_headers(self, response: Any) -> None:
         """Apply a refusal by its headers alone, because its body is late.

@@ -90,10 +90,11 @@ class PointPermits(CallPermits):
             return {}
         return {UNIT: min(self._points.estimate(self._operation), capacity)}
 
-    def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> None:
-        """Settle a cost that a header states. A refusal or a 5xx costs no points."""
-        super().apply_feedback(status, headers, body)
-        self._settle(status, read(status, headers, body))
+    def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> Answer | None:
+        """Settle a cost that a header or the user's hook states. A refusal or a 5xx costs none."""
+        answer = super().apply_feedback(status, headers, body)
+        self._settle(status, answer or read(status, headers, body))
+        return answer
 
     def needs_end(self) -> bool:
         """Return True: the end of the body may settle the cost."""
