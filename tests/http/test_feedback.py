@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 import requests
 from aiohttp import web
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
+import headgate.http.httpx
 import headgate.http.requests
 from headgate import Concurrency, Limiter, Quota, Rate, Window
 from headgate.gate.compile import Declaration, rules_of
@@ -203,6 +205,24 @@ async def test_a_late_body_counts_if_the_headers_state_no_refusal(
         assert await soon(call) == 403
 
     assert await pause_of(plenty) == pytest.approx(60, abs=LONG)
+
+
+async def test_a_refusal_counts_although_its_caller_has_left(
+    plenty: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cancelled after the headers, before the body comes."""
+    came, needs_body = threading.Event(), CallPermits.needs_body
+    monkeypatch.setattr(limiter_chain, "LATE", LONG)
+    monkeypatch.setattr(CallPermits, "needs_body", lambda *call: came.set() or needs_body(*call))
+    with Late() as service:
+        async with headgate.http.httpx.limit(httpx.AsyncClient(timeout=LONG), plenty) as client:
+            call = asyncio.ensure_future(client.get(f"{service.url}/stalls"))
+            assert await asyncio.to_thread(came.wait, LONG)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    assert 0 < await pause_of(plenty) <= 60
 
 
 async def test_feedback_false_ignores_responses(

@@ -128,7 +128,10 @@ class CallPermits:
 
 @contextmanager
 def reading_body(permits: CallPermits, response: Any) -> Iterator[None]:
-    """While a thread reads the body of a refusal, apply the headers if the body is late."""
+    """While a thread reads the body of a refusal, apply the headers if the body is late.
+
+    If the caller is interrupted, it never gets the response, and the headers count alone.
+    """
     timer = Timer(LATE, permits.apply_headers, (response,))
     timer.daemon = True
     try:
@@ -139,6 +142,9 @@ def reading_body(permits: CallPermits, response: Any) -> Iterator[None]:
         return
     try:
         yield
+    except BaseException:
+        permits.apply_headers(response)
+        raise
     finally:
         timer.cancel()
         timer.join()  # no more than the time of `apply_headers`, which never blocks
@@ -150,6 +156,9 @@ def areading_body(permits: CallPermits, response: Any) -> Iterator[None]:
     timer = get_running_loop().call_later(LATE, permits.apply_headers, response)
     try:
         yield
+    except BaseException:
+        permits.apply_headers(response)
+        raise
     finally:
         timer.cancel()
 
