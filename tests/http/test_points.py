@@ -90,6 +90,26 @@ async def test_a_refusal_with_status_200_takes_no_points(service: Service, githu
     assert await points(github) == 0
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_a_refusal_with_status_200_holds_callers(
+    library: str, service: Service, github: Limiter
+) -> None:
+    """Shopify's bucket has 100 of the 752 points, and gets 10 a second."""
+    module, limit = LIBRARIES[library]
+    cost = {
+        "requestedQueryCost": 752,
+        "throttleStatus": {"maximumAvailable": 2000, "currentlyAvailable": 100, "restoreRate": 10},
+    }
+    refusal = {"errors": [{"extensions": {"code": "THROTTLED"}}], "extensions": {"cost": cost}}
+    service.answers.append(as_json(json.dumps(refusal)))
+
+    async with limit(module.AsyncClient(), github) as client:
+        await client.post(f"{service.url}/says", json={"query": "a"})
+
+    assert 0 < (await at_rest(github)).paused <= 65.2
+    assert await points(github) == 0
+
+
 async def test_the_cost_in_a_header_is_settled_by_every_client(
     service: Service, github: Limiter, clients: Callable[..., Any]
 ) -> None:

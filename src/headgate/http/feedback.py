@@ -108,15 +108,21 @@ class Feedback:
         answer = None
         with log_failures():
             answer = self._read(status, headers, body, departure.host)
+            self.apply_answer(granted, departure, status, answer)
             names = [queue_of(limiter).name for limiter, _ in granted]
-            for name, (limiter, permit) in zip(names, granted, strict=True):
-                if departure.concerns(name):
-                    with log_failures():  # a pause follows nevertheless
-                        self._adopt(limiter, status, answer)
-                    with log_failures():  # the other limiters are paused nevertheless
-                        self._hold(permit, departure, status, answer)
             note_redirect(departure, names, status, headers)
         return answer
+
+    def apply_answer(
+        self, granted: Granted, departure: Departure, status: int, answer: Answer
+    ) -> None:
+        """Apply an answer that is read already. Never raises."""
+        for limiter, permit in granted:
+            if departure.concerns(queue_of(limiter).name):
+                with log_failures():  # a pause follows nevertheless
+                    self._adopt(limiter, status, answer)
+                with log_failures():  # the other limiters are paused nevertheless
+                    self._hold(permit, departure, status, answer)
 
     def _read(self, status: int, headers: Headers, body: bytes, host: str) -> Answer:
         """Return the reading of the user's hook, or else that of headgate."""

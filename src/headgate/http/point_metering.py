@@ -72,10 +72,19 @@ class PointChain(LimiterChain[R], Generic[R]):
 class PointPermits(CallPermits):
     """The permits of one call, for its estimated points."""
 
-    __slots__ = ("_body", "_headers", "_operation", "_points", "_settled", "_status")
+    __slots__ = (
+        "_body",
+        "_body_feedback",
+        "_headers",
+        "_operation",
+        "_points",
+        "_settled",
+        "_status",
+    )
 
     def __init__(self, points: Points, operation: str, feedback: Feedback | None) -> None:
         super().__init__(feedback)
+        self._body_feedback = feedback  # GraphQL refuses in the body of a 200
         self._points = points
         self._operation = operation
         self._body: bytearray | None = None  # of a response that is read
@@ -116,7 +125,10 @@ class PointPermits(CallPermits):
         body, self._body = self._body, None  # once
         if body:
             plain = decode(self._headers, bytes(body))
-            self._settle(self._status, read(self._status, self._headers, plain))
+            answer = read(self._status, self._headers, plain, host=self.departure.host)
+            if answer.verdict != "passed" and self._body_feedback is not None:
+                self._body_feedback.apply_answer(self.granted, self.departure, self._status, answer)
+            self._settle(self._status, answer)
         super().release()
 
     def _settle(self, status: int, answer: Answer) -> None:
