@@ -76,7 +76,7 @@ class Adoption:
         if len(ours) != 1 or others(limits) != others(queue.declared.limits):
             return False
         index = ours[0]
-        stated = self._stated(limits[index], answer)
+        stated = self._derive(limits[index], answer)
         if stated is None:
             if not self._is_old(queue.name, present):
                 return False
@@ -99,7 +99,7 @@ class Adoption:
         program, last = self._adopted.get(name, ("", 0.0))
         return program == present and monotonic() - last >= self._heed_at_most
 
-    def _stated(self, limit: Limit, answer: Answer) -> list[Limit] | None:
+    def _derive(self, limit: Limit, answer: Answer) -> list[Limit] | None:
         """Return the limits that follow from `limit` and the answer. None: it states nothing.
 
         A limit with the period of ours replaces it. One with another period stands beside it, so

@@ -147,7 +147,7 @@ class Feedback:
         call that left before the pause began cannot make it longer than that.
         """
         queue = queue_of(permit)
-        stated = self._refusal(queue.name, departure, status, answer)
+        stated = self._note_outcome(queue.name, departure, status, answer)
         budgets = [
             budget
             for budget in answer.budgets
@@ -177,10 +177,10 @@ class Feedback:
             return 0.0
         return reset if period and budget.remaining == 0 else 0.0
 
-    def _refusal(self, name: str, departure: Departure, status: int, answer: Answer) -> float:
+    def _note_outcome(self, name: str, departure: Departure, status: int, answer: Answer) -> float:
         """Note the outcome of a call. Return the seconds to wait after a refusal, or else 0."""
         if answer.verdict != "passed":
-            note_refusal(name, status, answer.verdict)
+            note_note_outcome(name, status, answer.verdict)
         if answer.verdict in REFUSED:
             return answer.retry_after or self._backoff.refuse(name, departure.at)
         if answer.verdict == "passed" and status < FAILED_FROM:
@@ -287,5 +287,5 @@ def note_action(name: str, status: int, answer: Answer, action: str) -> None:
         emit(ResponseActedOn(*names_of(name), status, answer.verdict, action))
 
 
-def note_refusal(name: str, status: int, verdict: str) -> None:
+def note_note_outcome(name: str, status: int, verdict: str) -> None:
     add(counts_of(name).refusals, (status, verdict))

@@ -60,7 +60,7 @@ class PauseWatch:
             self._note(await asyncio.shield(self._look), self._looked_at)
 
     def _ask(self, now: float) -> None:
-        """A signal handler may raise in each line. `_asking` is last, so another call asks."""
+        """`_asking` is set last: after an exception of a signal handler, a later call asks."""
         self._silent = False
         self._timer = self._session.client.loop.call_later(PATIENCE, self._on_silence)
         self._session.ask(Watch()).add_done_callback(partial(self._on_answer, now))

@@ -53,8 +53,8 @@ class WholePause:
     def note(self, server_now: int, left: int, now: float, asked_at: float = 0.0) -> bool:
         """At `server_now` the pause had `left` microseconds left. Return whether that is new.
 
-        A notification may come later than the answer to a later call. It then changes nothing. A
-        question that was sent after the last news has a newer answer by any clock of a server.
+        A notification that comes later than newer news changes nothing. The answer to a question
+        that was sent after the last news always counts: another server may have an earlier clock.
         """
         if server_now < self._known_at and asked_at <= self._noted_at:
             return False
