@@ -186,3 +186,25 @@ def test_a_cached_answer_of_another_adapter_costs_nothing(ten: Limiter) -> None:
         assert session.get("http://host/").status_code == 200
 
     assert used(ten.status()) == [0, 0]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_server_cannot_say_that_its_answer_came_from_a_cache(name: str, layers: int) -> None:
+    """The header is that of hishel's adapter, and the adapter one of the user."""
+
+    class Own(requests.adapters.BaseAdapter):
+        def send(self, *arguments: Any, **options: Any) -> requests.Response:
+            return requests.adapters.HTTPAdapter().send(*arguments, **options)
+
+        def close(self) -> None:
+            pass
+
+    limiters = [Limiter(f"{name}{number}", "10/hour") for number in range(layers)]
+    with Service() as service, requests.Session() as session:
+        session.mount("http://", Own())
+        for limiter in limiters:
+            headgate.http.requests.limit(session, limiter)
+        service.answers = [(200, {"X-Hishel-From-Cache": "true"})]
+        assert session.get(f"{service.url}/says").status_code == 200
+
+    assert [used(limiter.status()) for limiter in limiters] == [[1]] * layers

@@ -88,7 +88,7 @@ class Adapter(BaseAdapter):
         """Send one request, with urllib3's retries. The session calls this."""
         with Attempt(self.chain, request).in_progress() as attempt:
             response = self.inner.send(request, stream, *arguments, **options)
-            if is_cached(response):
+            if is_cached(response, self.inner):
                 attempt.permits.disregard(sent=attempt.sent)
         body = read_refusal(response, attempt.permits, stream)
         attempt.permits.apply_feedback(response.status_code, response.headers, body)
@@ -145,10 +145,16 @@ def limit(
     return session
 
 
-def is_cached(response: Response) -> bool:
-    """Return whether the inner adapter has it from its cache: that of CacheControl or hishel."""
-    attributes, headers = vars(response), response.headers
-    return bool(attributes.get("from_cache")) or headers.get("X-Hishel-From-Cache") == "true"
+def is_cached(response: Response, adapter: BaseAdapter) -> bool:
+    """Return whether the adapter has it from its cache: that of CacheControl or hishel.
+
+    hishel's adapter says so by a header, which any server could send to other adapters.
+    """
+    while isinstance(adapter, Adapter):
+        adapter = adapter.inner
+    kinds = {kind.__module__.partition(".")[0] for kind in type(adapter).__mro__}
+    is_hishel = "hishel" in kinds and response.headers.get("X-Hishel-From-Cache") == "true"
+    return is_hishel or bool(vars(response).get("from_cache"))
 
 
 def chains_in(adapter: BaseAdapter | None) -> Iterator[LimiterChain[PreparedRequest]]:
