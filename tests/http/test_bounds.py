@@ -460,6 +460,20 @@ def test_an_adopted_limit_ends_when_the_service_states_none_for_heed_at_most(
     assert client.program == MINUTE
 
 
+def test_the_adopted_limits_of_many_keys_take_bounded_memory(
+    clock: VirtualClock, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest are forgotten: they hold until the next statement."""
+    monkeypatch.setattr(adoption, "MOST_NAMES", 3)
+    adopted = adoption.Adoption((0.0, 1.0), HEED_AT_MOST)
+    limiter = Limiter(name, "100/minute", store=MemoryStore(clock))
+
+    for key in "abcabd":
+        adopted.apply(limiter[key], 200, read(200, {"X-RateLimit-Limit": "50"}))
+
+    assert [each.rpartition(":")[2] for each in adopted._adopted] == ["a", "b", "d"]
+
+
 def test_an_adopted_limit_that_an_update_has_replaced_does_not_end(
     clock: VirtualClock, name: str
 ) -> None:

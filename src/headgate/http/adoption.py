@@ -25,6 +25,7 @@ Factors: TypeAlias = tuple[float, float]  # of the declared limit: the least, an
 UNIT = "requests"  # each call of a client takes one
 ONLY_LOWER: Factors = (0.0, 1.0)
 PERIODS = 1.0, 60.0, 3600.0, 86_400.0  # seconds, of the limits of most services
+MOST_NAMES = 10_000  # limiters and keys with an adopted limit; the oldest ones are forgotten
 TOLERANCE = 0.1  # of a period that is computed from rounded numbers
 
 
@@ -89,10 +90,11 @@ class Adoption:
         return True
 
     def _note(self, name: str, program: str, *, is_adopted: bool) -> None:
+        self._adopted.pop(name, None)
         if is_adopted:
-            self._adopted[name] = program, monotonic()
-        else:
-            self._adopted.pop(name, None)
+            self._adopted[name] = program, monotonic()  # the last entry now
+            if len(self._adopted) > MOST_NAMES:
+                self._adopted.pop(next(iter(self._adopted)), None)
 
     def _is_old(self, name: str, present: str) -> bool:
         """Return whether the present limits were adopted, and the service says so no more."""
