@@ -50,13 +50,14 @@ async def keys_of(
     entrance: AbstractAsyncContextManager[None], client: Any, limiter: Limiter | None = None
 ) -> frozenset[str]:
     """The keys that are on the server inside, and were not before. The use of a key also tells the
-    server of its `limiter`, for pauses of all keys.
+    server of its `limiter`, for pauses of all keys. A process of some seconds tells the index.
     """
     before = {*await client.keys()}
     async with entrance:
         found = {key.decode("ascii") for key in {*await client.keys()} - before}
-    known = f"headgate:{{{queue_of(limiter).name}}}" if limiter else None
-    return frozenset(key for key in found if known is None or not key.startswith(known))
+    others = ["/index", *([queue_of(limiter).name] if limiter else [])]
+    known = tuple(f"headgate:{{{name}}}" for name in others)
+    return frozenset(key for key in found if not key.startswith(known))
 
 
 def assert_together(keys: frozenset[str]) -> None:
