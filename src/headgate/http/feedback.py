@@ -38,7 +38,7 @@ OnAnswer: TypeAlias = Callable[[int, Any, bytes], Answer | None]
 HEED_AT_MOST = 3600.0  # seconds
 REFUSED = {"throttled", "overloaded"}
 FAILED_FROM = 500  # statuses that are no success
-BEYOND = 2**53  # of the counts that a store takes
+BEYOND = 2**53  # a store takes no count from here on
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Feedback:
     def _note_outcome(self, name: str, departure: Departure, status: int, answer: Answer) -> float:
         """Note the outcome of a call. Return the seconds to wait after a refusal, or else 0."""
         if answer.verdict != "passed":
-            note_note_outcome(name, status, answer.verdict)
+            note_refusal(name, status, answer.verdict)
         if answer.verdict in REFUSED:
             return answer.retry_after or self._backoff.refuse(name, departure.at)
         if answer.verdict == "passed" and status < FAILED_FROM:
@@ -287,5 +287,5 @@ def note_action(name: str, status: int, answer: Answer, action: str) -> None:
         emit(ResponseActedOn(*names_of(name), status, answer.verdict, action))
 
 
-def note_note_outcome(name: str, status: int, verdict: str) -> None:
+def note_refusal(name: str, status: int, verdict: str) -> None:
     add(counts_of(name).refusals, (status, verdict))

@@ -119,8 +119,8 @@ class Lock:
             self.run_all_deferred()
 
     def run_or_defer(self, act: Callable[[], None]) -> None:
-        """Have `act` run under the lock, now or by the thread that has it. Never blocks, but waits
-        for a millisecond while very many calls are deferred.
+        """Have `act` run under the lock, now or by the thread that has it. Waits for nothing, and
+        for at most a millisecond while very many calls are deferred.
 
         `act` must be a Python function: no signal handler runs when it returns. It must take effect
         in its last step: after an exception before that, it runs again.
