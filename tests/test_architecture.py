@@ -101,12 +101,10 @@ ONLY_PYTHON = {
     "__init__": "`new` in Lua, where a state is a plain table",
     "text": "a declaration is written in Python and only read in Lua",
     "costs": "RequestId.costs_of",
-    "read_rules": "a call of the script reads its rules once anyway",
     "admit": "the hot path of one process",
     "at_once": "the hot path of one process",
     "entry_at": "operations.lua finds the head of the queue first",
     "next_at": "operations.lua asks `ready` for the head of the queue",
-    "orphan": "a server does not fork",
 }
 ONLY_LUA = {
     "new": "`__init__` in Python",

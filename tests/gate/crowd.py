@@ -165,7 +165,7 @@ class Crowd:
 
     def units(self, cost: int) -> Units:
         """`cost` of each unit that the limits count."""
-        return {rule.unit: cost for rule in self.gate.rules}
+        return {rule.unit: cost for rule in self.gate.rules.all}
 
     def note(self, caller: Any, grant: Grant) -> None:
         self.ledger[caller] = Passed(grant.t, self.asked[caller], grant.fence)
@@ -241,9 +241,11 @@ def same(gate: Gate, other: Gate) -> bool:
 def described(gate: Gate) -> Any:
     """The whole state at the gate's own time, in plain values."""
     gate = twin(gate)
-    for rule in gate.rules:
+    for rule in gate.rules.all:
         rule.left(
             max(gate.t, gate.not_before)
         )  # brings it up to the moment: a state may be old, and still the same
-    rules = [{name: getattr(rule, name) for name in type(rule).__slots__} for rule in gate.rules]
+    rules = [
+        {name: getattr(rule, name) for name in type(rule).__slots__} for rule in gate.rules.all
+    ]
     return gate.t, gate.not_before, gate.fence, list(gate.queue.items()), gate.waiting, rules

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate.gate.compile import Declaration, rules_of
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Wait
-from headgate.limits import Concurrency, Rate
+from headgate.limits import Concurrency
 from tests.gate.crowd import START, amounts, same, twin
 
 DEEDS = st.tuples(
@@ -79,7 +79,7 @@ def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(
     ward = Ward(capacity)
     for deed, number, flag in deeds:
         getattr(ward, deed)(number, flag)
-        assert ward.gate.rules[0].left(START) == ward.capacity - ward.total
+        assert ward.gate.rules.all[0].left(START) == ward.capacity - ward.total
         assert ward.order == sorted(ward.order)
         if ward.gate.queue:  # no waiter waits without a reason
             _, costs = next(iter(ward.gate.queue.values()))
@@ -89,7 +89,7 @@ def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(
         ward.release(0, False)
 
     assert not ward.gate.queue
-    assert ward.gate.rules[0].left(START) == ward.capacity
+    assert ward.gate.rules.all[0].left(START) == ward.capacity
 
 
 def test_after_a_cut_no_caller_passes_until_enough_have_left() -> None:
@@ -137,7 +137,7 @@ def test_a_refusal_for_held_permits_names_no_moment() -> None:
     refused = gate.acquire(START, "asks", {}, max_sleep=0)
 
     assert refused == Refuse(START, full=False)
-    assert gate.rules[0].ready(1, START) == NEVER
+    assert gate.rules.all[0].ready(1, START) == NEVER
     assert same(gate, before)
 
 
@@ -177,21 +177,6 @@ def test_admit_passes_as_many_callers_as_there_are_permits() -> None:
     assert rule.left(START) == 0
 
 
-def test_a_child_of_a_fork_holds_nothing_and_keeps_the_counts_of_rates() -> None:
-    """S7: given a holder, a waiter and a rate, when the process forks, then the child has all
-    permits and the rate's count.
-    """
-    gate = Gate(rules_of([Concurrency(2, unit="mb"), Rate(10, per=60)]), START)
-    gate.acquire(START, "holds", {"mb": 2})
-    gate.acquire(START, "waits", {"mb": 1})
-
-    gate.orphan()
-
-    assert [rule.left(START) for rule in gate.rules] == [2, 9]
-    assert not gate.queue
-    assert isinstance(gate.acquire(START, "asks", {"mb": 2}, max_sleep=0), Grant)
-
-
 def test_after_a_cut_nothing_is_free_until_enough_holders_have_left() -> None:
     """S1: two callers hold permits, and the capacity is cut to one."""
     gate = Gate(rules_of([Concurrency(2)]), START)
@@ -200,6 +185,6 @@ def test_after_a_cut_nothing_is_free_until_enough_holders_have_left() -> None:
 
     gate.follow(START, rules_of([Concurrency(1)]))
 
-    assert gate.rules[0].left(START) == -1
+    assert gate.rules.all[0].left(START) == -1
     gate.release({})
-    assert gate.rules[0].left(START) == 0
+    assert gate.rules.all[0].left(START) == 0

@@ -63,7 +63,7 @@ def test_a_drain_changes_only_the_limit_of_its_unit_and_capacity(limit: Limit) -
     gate.drain(START, "requests", 10, 3, 0)
     gate.drain(START, "tokens", 7, 0, 0)
 
-    assert [rule.left(START) for rule in gate.rules] == [3, 5, 10, 10]
+    assert [rule.left(START) for rule in gate.rules.all] == [3, 5, 10, 10]
 
 
 def test_a_drain_leaves_a_bucket_the_tokens_that_came_since() -> None:
@@ -75,7 +75,7 @@ def test_a_drain_leaves_a_bucket_the_tokens_that_came_since() -> None:
         now = START + tenth * SECOND // 10
         gate.drain(now, "requests", 0, 0, now - SECOND)
 
-    assert gate.rules[0].left(START + 3 * SECOND) == 10
+    assert gate.rules.all[0].left(START + 3 * SECOND) == 10
 
 
 @pytest.mark.parametrize("limit", [Window(10, per=60), Quota(10, per=60, anchor=START / SECOND)])
@@ -109,10 +109,10 @@ def test_a_drain_never_raises_the_remaining_budget(
     for number in range(used):
         gate.acquire(START, number, {}, max_sleep=0)
     gate.clamp(now)
-    had = gate.rules[0].left(now)
+    had = gate.rules.all[0].left(now)
 
     gate.drain(now, "requests", 0, left, now - before)
 
-    assert min(had, left) <= gate.rules[0].left(now) <= had
-    if not before and not getattr(gate.rules[0], "gone", 0):
-        assert gate.rules[0].left(now) == min(had, left)
+    assert min(had, left) <= gate.rules.all[0].left(now) <= had
+    if not before and not getattr(gate.rules.all[0], "gone", 0):
+        assert gate.rules.all[0].left(now) == min(had, left)

@@ -42,7 +42,7 @@ def assert_never_over(limit: Quota, crowd: Crowd) -> None:
 def counted(crowd: Crowd) -> Rule:
     """The rule, when no caller waits any more."""
     crowd.disperse()
-    rule = crowd.gate.rules[0]
+    rule = crowd.gate.rules.all[0]
     assert isinstance(rule, Rule)
     return rule
 
@@ -151,7 +151,7 @@ def test_a_cancelled_grant_of_a_quota_leaves_no_trace(data: st.DataObject) -> No
     rule = counted(crowd)
     cost = data.draw(st.integers(1, limit.amount))
     moment = rule.ready(cost, max(crowd.gate.clamp(crowd.now), crowd.gate.not_before))
-    left = twin(crowd.gate).rules[0].left(moment)
+    left = twin(crowd.gate).rules.all[0].left(moment)
     grant = crowd.gate.acquire(crowd.now, "regrets it", {"requests": cost}, reserve_ahead=10**15)
     assert isinstance(grant, Grant)
 
@@ -170,7 +170,7 @@ def test_a_grant_cancelled_in_the_next_window_gives_nothing_to_it() -> None:
 
     crowd.gate.cancel(crowd.now, {"requests": 2}, START)
 
-    assert crowd.gate.rules[0].left(crowd.now) == 1
+    assert crowd.gate.rules.all[0].left(crowd.now) == 1
 
 
 # Clocks -------------------------------------------------------------------------------------------
@@ -202,15 +202,15 @@ def test_a_new_quota_keeps_the_used_part_of_the_former(data: st.DataObject) -> N
     former, limit = data.draw(quotas()), data.draw(quotas())
     crowd = Crowd(former).play(data.draw(events([former])))
     counted(crowd)
-    used = former.amount - twin(crowd.gate).rules[0].left(
+    used = former.amount - twin(crowd.gate).rules.all[0].left(
         max(crowd.gate.clamp(crowd.now), crowd.gate.not_before)
     )
 
     crowd.gate.follow(crowd.now, rules_of([limit]))
 
     now = max(crowd.gate.t, crowd.gate.not_before)
-    assert crowd.gate.rules[0].left(now) == limit.amount - used
-    assert crowd.gate.rules[0].ready(1, now) > now or used < limit.amount
+    assert crowd.gate.rules.all[0].left(now) == limit.amount - used
+    assert crowd.gate.rules.all[0].ready(1, now) > now or used < limit.amount
 
 
 # Forgetting ---------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -
 
     idle = rule.idle_at()
 
-    assert idle == 0 or twin(crowd.gate).rules[0].left(idle - 1) < limit.amount
+    assert idle == 0 or twin(crowd.gate).rules.all[0].left(idle - 1) < limit.amount
     assert rule.left(max(idle, crowd.gate.t, crowd.gate.not_before)) == limit.amount
 
 
@@ -244,9 +244,9 @@ def test_admit_of_a_quota_does_the_same_as_ready_and_take(data: st.DataObject) -
     now = gate.clamp(gate.t + data.draw(st.integers(0, 2 * microseconds(limit.per))))
     short, long = twin(gate), twin(gate)
 
-    admitted = short.rules[0].admit(now)
+    admitted = short.rules.all[0].admit(now)
 
-    assert admitted == (long.rules[0].ready(1, now) == now)
+    assert admitted == (long.rules.all[0].ready(1, now) == now)
     if admitted:
-        long.rules[0].take(1, now)
+        long.rules.all[0].take(1, now)
     assert same(short, long)

@@ -61,7 +61,7 @@ def test_each_limit_holds_as_if_it_were_alone_and_the_order_is_kept(data: st.Dat
     crowd = Crowd(*limits, reserve_ahead=data.draw(RESERVES_AHEAD))
     for event in data.draw(events(limits)):
         crowd.play([event])
-        for limit, rule in zip(limits, crowd.gate.rules, strict=True):
+        for limit, rule in zip(limits, crowd.gate.rules.all, strict=True):
             if isinstance(limit, Concurrency):
                 assert sum(crowd.asked[caller] for caller in crowd.held) <= limit.capacity
                 assert rule.left(crowd.now) == limit.capacity - sum(
@@ -97,7 +97,7 @@ def test_no_caller_waits_while_all_limits_have_room(data: st.DataObject) -> None
         data.draw(st.integers(earliest, min(moment - 1, earliest + 10**10))),
     } - {earliest - 1}:
         assert any(
-            rule.ready(cost, t) != t for rule, cost in zip(crowd.gate.rules, costs, strict=True)
+            rule.ready(cost, t) != t for rule, cost in zip(crowd.gate.rules.all, costs, strict=True)
         )
 
 
@@ -110,7 +110,7 @@ def test_an_acquire_takes_from_all_limits_or_from_none() -> None:
     refused = gate.acquire(START, "asks", {"tokens": 50}, max_sleep=0)
 
     assert refused == Refuse(START + 30 * SECOND, full=False)
-    assert [rule.left(START) for rule in gate.rules] == [5, 0]
+    assert [rule.left(START) for rule in gate.rules.all] == [5, 0]
 
 
 def test_a_caller_does_not_wait_for_a_unit_that_it_does_not_ask_for() -> None:
@@ -130,10 +130,10 @@ def test_the_gate_always_knows_the_cost_of_its_whole_queue(data: st.DataObject) 
     for _ in range(2):
         sums = [
             sum(costs[index] for _, costs in crowd.gate.queue.values())
-            for index in range(len(crowd.gate.rules))
+            for index in range(len(crowd.gate.rules.all))
         ]
-        assert [crowd.gate.waiting[index] for index, _ in crowd.gate.rated] == [
-            sums[index] for index, _ in crowd.gate.rated
+        assert [crowd.gate.waiting[index] for index, _ in crowd.gate.rules.rated] == [
+            sums[index] for index, _ in crowd.gate.rules.rated
         ]
         crowd.gate.follow(crowd.now, rules_of(others))
 
@@ -157,7 +157,7 @@ def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> 
 
     before.clamp(crowd.now)
     assert same(crowd.gate, before)
-    moment = crowd.gate.ready(crowd.gate.costs(units))
+    moment = crowd.gate.ready(crowd.gate.rules.costs(units))
     assume(moment < NEVER)
     assert refused.t == moment
     if moment > max(before.t, before.not_before) + 1:
@@ -283,7 +283,7 @@ def test_an_estimate_of_never_stays_exactly_never() -> None:
     gate = Gate(rules_of([Concurrency(1), Quota(3, per=0.333333, slack=0.1)]), START)
     gate.acquire(START, "holds", {})
 
-    assert gate.ready(gate.usual) == NEVER
+    assert gate.ready(gate.rules.usual) == NEVER
 
 
 # Giving up ----------------------------------------------------------------------------------------
@@ -302,9 +302,9 @@ def test_a_waiter_that_gives_up_leaves_no_trace_in_the_queue(data: st.DataObject
     regrets = data.draw(st.integers(0, len(costs) - 1))
     for number, cost in enumerate(costs):
         units = crowd.units(cost)
-        crowd.gate.join(f"caller {number}", units, crowd.gate.costs(units))
+        crowd.gate.join(f"caller {number}", units, crowd.gate.rules.costs(units))
         if number != regrets:
-            without.join(f"caller {number}", units, without.costs(units))
+            without.join(f"caller {number}", units, without.rules.costs(units))
 
     left = [crowd.gate.leave(f"caller {regrets}") for _ in range(2)]
 
@@ -355,11 +355,14 @@ def test_a_waiter_whose_cost_exceeds_the_new_limits_is_named(
     never = crowd.gate.follow(crowd.now, rules_of(smaller))
 
     assert list(crowd.gate.queue) == waiting
-    asked = {caller: crowd.gate.costs({"requests": crowd.asked[caller]}) for caller in waiting}
-    assert never == [caller for caller in waiting if crowd.gate.never(asked[caller])]
+    asked = {
+        caller: crowd.gate.rules.costs({"requests": crowd.asked[caller]}) for caller in waiting
+    }
+    assert never == [caller for caller in waiting if crowd.gate.rules.never(asked[caller])]
     for caller in never:
         assert any(
-            cost > rule.capacity for cost, rule in zip(asked[caller], crowd.gate.rules, strict=True)
+            cost > rule.capacity
+            for cost, rule in zip(asked[caller], crowd.gate.rules.all, strict=True)
         )
 
 
@@ -383,7 +386,7 @@ def test_each_new_rule_continues_the_old_rule_of_its_kind_and_unit() -> None:
         ),
     )
 
-    assert [rule.left(START) for rule in gate.rules] == [-2, 0, 50, 5]
+    assert [rule.left(START) for rule in gate.rules.all] == [-2, 0, 50, 5]
 
 
 @given(st.data())
@@ -398,14 +401,14 @@ def test_a_limit_of_another_kind_starts_with_the_used_amount(data: st.DataObject
         crowd.now, {"requests": data.draw(st.sampled_from([0, 0, 3, 40]))}, crowd.gate.t
     )
     now = max(crowd.gate.clamp(crowd.now), crowd.gate.not_before)
-    old, fresh = twin(crowd.gate).rules[0], rules_of([limit])[0]
+    old, fresh = twin(crowd.gate).rules.all[0], rules_of([limit])[0]
     fresh.open(now)
     left = old.left(now)
 
     crowd.gate.follow(crowd.now, rules_of([limit]))
 
     used = old.capacity - left
-    assert crowd.gate.rules[0].left(now) == min(
+    assert crowd.gate.rules.all[0].left(now) == min(
         fresh.left(now), max(fresh.capacity - used, min(0, left))
     )
 
@@ -437,7 +440,7 @@ def test_a_limit_added_beside_one_of_its_unit_starts_as_new() -> None:
         crowd.now, rules_of([Window(10, per=60), Rate(10, per=60), Concurrency(5, unit="requests")])
     )
 
-    assert [rule.left(crowd.now) for rule in crowd.gate.rules] == [10, 0, 5]
+    assert [rule.left(crowd.now) for rule in crowd.gate.rules.all] == [10, 0, 5]
 
 
 @pytest.mark.parametrize("back", ["undone", "settled"])
@@ -454,7 +457,7 @@ def test_a_grant_from_before_a_rate_gives_the_rate_nothing_back(back: str) -> No
     else:
         gate.settle(START + 1, {"requests": -1}, granted.t)
 
-    assert [rule.left(START + 1) for rule in gate.rules] == [2 if back == "undone" else 1, 0]
+    assert [rule.left(START + 1) for rule in gate.rules.all] == [2 if back == "undone" else 1, 0]
 
 
 @pytest.mark.parametrize("back", ["undone", "settled"])
@@ -474,7 +477,7 @@ def test_a_grant_from_before_a_quota_gives_the_quota_nothing_back(back: str) -> 
         else:
             gate.settle(START + 2, {"requests": -1}, grant.t)
 
-    assert gate.rules[0].left(START + 2) == 2
+    assert gate.rules.all[0].left(START + 2) == 2
 
 
 def test_reservations_ahead_stay_ahead_under_new_limits() -> None:
@@ -498,7 +501,7 @@ def test_a_reservation_ahead_is_counted_in_its_own_window() -> None:
 
     crowd.gate.follow(crowd.now, rules_of([Quota(3, per=1, anchor=START / SECOND)]))
 
-    assert crowd.gate.rules[0].left(START + SECOND) == 2
+    assert crowd.gate.rules.all[0].left(START + SECOND) == 2
 
 
 # Fences -------------------------------------------------------------------------------------------
@@ -541,12 +544,14 @@ def test_admit_and_at_once_decide_the_same_as_acquire(data: st.DataObject) -> No
     now = crowd.gate.clamp(crowd.now + data.draw(st.integers(0, SECOND)))
     shortest, short, long = (twin(crowd.gate) for _ in range(3))
 
-    admitted, granted = shortest.admit(now), short.at_once(now)
+    admitted, granted = shortest.rules.admit(now), short.at_once(now)
 
     answer = long.acquire(now, "asks", {}, max_sleep=0)
     assert granted == (answer if isinstance(answer, Grant) else None)
     assert admitted == (granted is not None)
-    assert [rule.left(now) for rule in shortest.rules] == [rule.left(now) for rule in long.rules]
+    assert [rule.left(now) for rule in shortest.rules.all] == [
+        rule.left(now) for rule in long.rules.all
+    ]
     assert same(short, long)
 
 
@@ -560,7 +565,7 @@ def test_no_caller_passes_at_once_before_a_queue_or_when_the_clock_steps_back() 
     crowd.ask(5)
 
     assert crowd.gate.at_once(START) is None
-    assert crowd.gate.rules[0].left(START) == 1
+    assert crowd.gate.rules.all[0].left(START) == 1
 
 
 # The questions of a store in this process ---------------------------------------------------------
@@ -621,8 +626,8 @@ def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.D
                 for gate in (crowd.gate, fresh)
             )
             assert (type(found), found.t) == (type(new), new.t)
-        assert [rule.left(now) for rule in crowd.gate.rules] == [
-            rule.left(now) for rule in fresh.rules
+        assert [rule.left(now) for rule in crowd.gate.rules.all] == [
+            rule.left(now) for rule in fresh.rules.all
         ]
 
 

@@ -60,14 +60,14 @@ def test_a_refusal_in_a_pause_names_the_end_of_the_pause(limit: Limit) -> None:
     gate = gate_of(limit, Concurrency(5))
     gate.acquire(START, "first", {"requests": 0, "permits": 0})
     gate.pause(START, 10 * SECOND)
-    before = [rule.left(START) for rule in gate.rules]
+    before = [rule.left(START) for rule in gate.rules.all]
 
     assert gate.at_once(START + SECOND) is None
     assert gate.acquire(START + SECOND, "late", {}, max_sleep=0) == Refuse(
         START + 10 * SECOND, False
     )
     assert gate.not_before > gate.t
-    assert [rule.left(START) for rule in gate.rules] <= before or isinstance(limit, Rate)
+    assert [rule.left(START) for rule in gate.rules.all] <= before or isinstance(limit, Rate)
     assert isinstance(gate.acquire(START + 10 * SECOND, "on time", {}), Grant)
     assert gate.not_before <= gate.t
 
@@ -106,7 +106,7 @@ def test_a_slower_rate_that_is_set_in_a_pause_counts_from_then_on() -> None:
 
     gate.follow(START, rules_of([Rate(1, per=1, capacity=100)]))
 
-    assert gate.rules[0].left(START + 60 * SECOND) == 60
+    assert gate.rules.all[0].left(START + 60 * SECOND) == 60
 
 
 @pytest.mark.parametrize(

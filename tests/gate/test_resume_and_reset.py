@@ -110,11 +110,11 @@ def test_a_reset_limit_passes_as_much_at_once_as_a_new_one(limit: Limit) -> None
 def test_a_reset_forgets_debts(limit: Limit) -> None:
     gate = gate_of(limit)
     gate.settle(START, {"requests": 100}, START)
-    assert gate.rules[0].left(START) < 0
+    assert gate.rules.all[0].left(START) < 0
 
     gate.reset(START)
 
-    assert gate.rules[0].left(START) == 3
+    assert gate.rules.all[0].left(START) == 3
     assert gate.idle_at() <= START
 
 
@@ -131,7 +131,7 @@ def test_a_grant_from_before_a_reset_gives_nothing_back(limit: Limit) -> None:
 
     gate.cancel(START + 2 * SECOND, {"requests": 3}, grant.t)
 
-    assert gate.rules[0].left(START + 2 * SECOND) == 0
+    assert gate.rules.all[0].left(START + 2 * SECOND) == 0
 
 
 def test_a_reservation_from_before_a_reset_gives_nothing_back() -> None:
@@ -145,7 +145,7 @@ def test_a_reservation_from_before_a_reset_gives_nothing_back() -> None:
 
     gate.cancel(reserved.t + 1, {}, reserved.t - 1)
 
-    assert gate.rules[0].left(reserved.t + 1) == 0
+    assert gate.rules.all[0].left(reserved.t + 1) == 0
 
 
 def test_a_bucket_is_reset_to_its_initial_tokens() -> None:
@@ -154,7 +154,7 @@ def test_a_bucket_is_reset_to_its_initial_tokens() -> None:
 
     gate.reset(START)
 
-    assert gate.rules[0].left(START) == 4
+    assert gate.rules.all[0].left(START) == 4
 
 
 def test_a_reset_keeps_holders_waiters_and_a_pause() -> None:
@@ -168,6 +168,6 @@ def test_a_reset_keeps_holders_waiters_and_a_pause() -> None:
 
     gate.reset(START + SECOND)
 
-    assert [rule.left(START + SECOND) for rule in gate.rules] == [0, 1]
+    assert [rule.left(START + SECOND) for rule in gate.rules.all] == [0, 1]
     assert (list(gate.queue), gate.pause_left()) == (["waits"], 9 * SECOND)
     assert gate.advance(START + SECOND) == []

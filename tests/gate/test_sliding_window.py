@@ -34,7 +34,7 @@ def assert_never_over(limit: Window, crowd: Crowd) -> None:
 def counted(crowd: Crowd) -> Rule:
     """The rule, when no caller waits any more."""
     crowd.disperse()
-    rule = crowd.gate.rules[0]
+    rule = crowd.gate.rules.all[0]
     assert isinstance(rule, Rule)
     return rule
 
@@ -157,7 +157,7 @@ def test_an_estimate_reads_no_more_of_the_log_than_a_stride() -> None:
     """
     crowd = Crowd(Window(10_000, per=60))
     crowd.play([("ask", 1, None), ("time", 1)] * 10_000)
-    rule = crowd.gate.rules[0]
+    rule = crowd.gate.rules.all[0]
     assert isinstance(rule, Rule)
     rule.log = log = Counted(rule.log)
 
@@ -193,11 +193,11 @@ def test_a_cancelled_grant_of_a_window_leaves_no_trace(data: st.DataObject) -> N
     crowd.gate.cancel(crowd.now, {"requests": cost}, grant.t)
 
     for follower, other in zip(followers, others, strict=True):
-        without.rules[0].take(other, follower.t)
+        without.rules.all[0].take(other, follower.t)
     for moment in (
         max(answer.t for answer in (grant, *followers)) + late for late in (0, 1, lengthened(limit))
     ):
-        assert crowd.gate.rules[0].left(moment) == without.rules[0].left(moment)
+        assert crowd.gate.rules.all[0].left(moment) == without.rules.all[0].left(moment)
 
 
 # Clocks -------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject
 
     idle = rule.idle_at()
 
-    assert idle == 0 or twin(crowd.gate).rules[0].left(idle - 1) < limit.amount
+    assert idle == 0 or twin(crowd.gate).rules.all[0].left(idle - 1) < limit.amount
     assert rule.left(max(idle, crowd.gate.t)) == limit.amount
 
 
@@ -279,11 +279,11 @@ def test_admit_of_a_window_does_the_same_as_ready_and_take(data: st.DataObject) 
     now = gate.clamp(gate.t + data.draw(st.integers(0, 2 * lengthened(limit))))
     short, long = twin(gate), twin(gate)
 
-    admitted = short.rules[0].admit(now)
+    admitted = short.rules.all[0].admit(now)
 
-    assert admitted == (long.rules[0].ready(1, now) == now)
+    assert admitted == (long.rules.all[0].ready(1, now) == now)
     if admitted:
-        long.rules[0].take(1, now)
+        long.rules.all[0].take(1, now)
     assert same(short, long)
 
 

@@ -216,7 +216,7 @@ def test_the_moment_of_a_refusal_is_exact_for_a_rate(data: st.DataObject) -> Non
     crowd.disperse()
     gate = crowd.gate
     cost = data.draw(st.integers(1, rate.burst))
-    rule = gate.rules[0]
+    rule = gate.rules.all[0]
 
     moment = rule.ready(cost, gate.clamp(0))
 
@@ -273,8 +273,8 @@ def test_cancelling_the_last_reservation_gives_it_back_in_full(data: st.DataObje
     gate.cancel(gate.t, {"requests": cost}, grant.t)
 
     for moment in (grant.t, grant.t + 1, grant.t + lengthened(rate)):
-        assert [rule.left(moment) for rule in twin(gate).rules] == [
-            rule.left(moment) for rule in twin(untouched).rules
+        assert [rule.left(moment) for rule in twin(gate).rules.all] == [
+            rule.left(moment) for rule in twin(untouched).rules.all
         ]
 
 
@@ -300,7 +300,7 @@ def test_a_reservation_cancelled_before_a_later_one_gives_back_the_part_with_roo
 
     crowd.cancel(1)
 
-    assert max(0, costs[0] - costs[1]) <= crowd.gate.rules[0].left(crowd.passed[-1].t) <= back
+    assert max(0, costs[0] - costs[1]) <= crowd.gate.rules.all[0].left(crowd.passed[-1].t) <= back
 
 
 def level_without(rule: TokenBucketRule, takes: list[tuple[int, int]], now: int) -> Fraction:
@@ -360,7 +360,7 @@ def test_a_call_is_cancelled_in_full_though_others_have_followed() -> None:
 
     crowd.cancel(1)
 
-    assert crowd.gate.rules[0].left(crowd.now) == 4
+    assert crowd.gate.rules.all[0].left(crowd.now) == 4
 
 
 def test_overflowed_tokens_do_not_come_back() -> None:
@@ -373,7 +373,7 @@ def test_overflowed_tokens_do_not_come_back() -> None:
 
     crowd.pay_back(1, 10)
 
-    assert crowd.gate.rules[0].left(crowd.now) == 0
+    assert crowd.gate.rules.all[0].left(crowd.now) == 0
 
 
 def test_settlements_of_almost_everything_keep_few_marks() -> None:
@@ -393,12 +393,12 @@ def test_settlements_of_almost_everything_keep_few_marks() -> None:
                 ("time", 1),
             ]
         )
-        rule = crowd.gate.rules[0]
+        rule = crowd.gate.rules.all[0]
         assert isinstance(rule, TokenBucketRule)
         assert len(rule.marks) <= MARKS
 
     assert_never_over(rate, crowd)
-    assert crowd.gate.rules[0].left(crowd.now) == 1_000 - 50 * 2
+    assert crowd.gate.rules.all[0].left(crowd.now) == 1_000 - 50 * 2
 
 
 def test_a_bucket_remembers_many_levels_in_few_marks() -> None:
@@ -408,7 +408,7 @@ def test_a_bucket_remembers_many_levels_in_few_marks() -> None:
     crowd = Crowd(Rate(5_000, per=HOUR))
     for number in range(5_000):
         crowd.play([("ask", 1, None), ("time", 1), ("pay_back", number % 5, number % 2)])
-        assert len(crowd.gate.rules[0].marks) <= MARKS
+        assert len(crowd.gate.rules.all[0].marks) <= MARKS
 
 
 # Clocks -------------------------------------------------------------------------------------------
@@ -441,11 +441,11 @@ def test_a_new_rate_grants_no_extra_tokens_for_the_past(data: st.DataObject) -> 
     former, rate = data.draw(rates()), data.draw(rates())
     crowd = Crowd(former).play(data.draw(events([former])))
     crowd.disperse()
-    left = twin(crowd.gate).rules[0].left(crowd.gate.clamp(crowd.now))
+    left = twin(crowd.gate).rules.all[0].left(crowd.gate.clamp(crowd.now))
 
     crowd.gate.follow(crowd.now, rules_of([rate]))
     start, crowd.ledger = crowd.gate.t, {}
-    assert crowd.gate.rules[0].left(start) == min(left, rate.burst)
+    assert crowd.gate.rules.all[0].left(start) == min(left, rate.burst)
     crowd.play(event for event in data.draw(events([rate])) if event[0] in ("ask", "time"))
 
     total = 0
@@ -506,7 +506,7 @@ def test_tokens_that_overflowed_at_the_former_rate_do_not_come_back_at_the_new()
     crowd.gate.follow(crowd.now, rules_of([Rate(10, per=2)]))
     crowd.pay_back(1, 10)
 
-    assert crowd.gate.rules[0].left(crowd.now) == 0
+    assert crowd.gate.rules.all[0].left(crowd.now) == 0
 
 
 # Exactness ----------------------------------------------------------------------------------------
@@ -522,7 +522,7 @@ def test_ten_million_operations_do_not_drift_by_a_tick() -> None:
     the remaining tokens are B + r t together.
     """
     rate = Rate(7, per=3, capacity=11)
-    bucket = Gate(rules_of([rate]), START).rules[0]
+    bucket = Gate(rules_of([rate]), START).rules.all[0]
     assert isinstance(bucket, TokenBucketRule)
     taken = 0
     for stretch in range(0, LONG_RUN, 100_000):
@@ -588,7 +588,7 @@ def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
     it was not.
     """
     rate = data.draw(rates(initial=False))
-    rule = Crowd(rate).play(data.draw(events([rate]))).gate.rules[0]
+    rule = Crowd(rate).play(data.draw(events([rate]))).gate.rules.all[0]
     assert isinstance(rule, TokenBucketRule)
 
     idle = rule.idle_at()
@@ -635,7 +635,7 @@ def test_admit_of_a_bucket_does_the_same_as_refresh_ready_and_take(data: st.Data
     rate = data.draw(rates())
     gate = Crowd(rate).play(data.draw(events([rate]))).gate
     now = gate.t + data.draw(st.integers(0, 2 * lengthened(rate)))
-    rule = gate.rules[0]
+    rule = gate.rules.all[0]
     assert isinstance(rule, TokenBucketRule)
 
     assert_admits_alike(rule, now)

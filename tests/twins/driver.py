@@ -435,7 +435,7 @@ def remembered(model: Model) -> str:
     words += [
         f"next_expiry={model.next_expiry} queued={model.queued} restarted_at={model.restarted_at}"
     ]
-    for rule in gate.rules:
+    for rule in gate.rules.all:
         words += [
             f"{name}={getattr(rule, name, -1)}"
             for name in ("used", "start", "level", "at", "taken", "top")

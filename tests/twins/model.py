@@ -70,9 +70,9 @@ class PatientGate(Gate):
     """A gate that leaves it to the head of the queue to find out that it can never pass."""
 
     def requeue(self) -> list[Hashable]:
-        asked, self.queue, self.waiting = self.queue, OrderedDict(), [0] * len(self.rules)
+        asked, self.queue, self.waiting = self.queue, OrderedDict(), [0] * len(self.rules.all)
         for caller, (units, _) in asked.items():
-            self.join(caller, units, self.costs(units))
+            self.join(caller, units, self.rules.costs(units))
         return []
 
 
@@ -223,10 +223,10 @@ class Model:
             return False
         [request] = call.requests
         assert isinstance(request, Acquire)
-        costs = gate.costs(units_of(request.asked))
-        return not gate.never(costs) and all(
+        costs = gate.rules.costs(units_of(request.asked))
+        return not gate.rules.never(costs) and all(
             not cost or rule.ready(cost, t) == t
-            for rule, cost in zip(gate.rules, costs, strict=True)
+            for rule, cost in zip(gate.rules.all, costs, strict=True)
         )
 
     def opened(self, now: int, fast: bool) -> PatientGate:
@@ -242,13 +242,13 @@ class Model:
         """
         if self.queued and not gate.queue:
             self.queued, self.restarted_at = 0, gate.clamp(gate.t + 1)  # a moment of its own
-            gate.waiting = [0] * len(gate.rules)
+            gate.waiting = [0] * len(gate.rules.all)
         if self.held != len(self.holders):
             self.held, self.next_expiry = len(self.holders), min(self.holders.values(), default=0)
-            for index, rule in enumerate(gate.rules):
+            for index, rule in enumerate(gate.rules.all):
                 if isinstance(rule, ConcurrencyRule):
                     rule.used = sum(
-                        gate.costs(units_of(caller.asked))[index] for caller in self.holders
+                        gate.rules.costs(units_of(caller.asked))[index] for caller in self.holders
                     )
 
     def lose(self, key: str) -> None:
@@ -265,15 +265,15 @@ class Model:
 
         A holder since the time of a limit that was dropped, and comes back, still holds (S1).
         """
-        former = [rule.unit for rule in gate.rules if isinstance(rule, ConcurrencyRule)]
+        former = [rule.unit for rule in gate.rules.all if isinstance(rule, ConcurrencyRule)]
         gate.follow(now, rules_of(program))
         self.program = program
-        for index, rule in enumerate(gate.rules):
+        for index, rule in enumerate(gate.rules.all):
             if isinstance(rule, ConcurrencyRule) and rule.unit in former:
                 former.remove(rule.unit)
             elif isinstance(rule, ConcurrencyRule):
                 rule.used = sum(
-                    gate.costs(units_of(caller.asked))[index] for caller in self.holders
+                    gate.rules.costs(units_of(caller.asked))[index] for caller in self.holders
                 )
 
     # Holders --------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Model:
     def lease(self) -> int | None:
         assert self.gate is not None
         return min(
-            (rule.lease for rule in self.gate.rules if isinstance(rule, ConcurrencyRule)),
+            (rule.lease for rule in self.gate.rules.all if isinstance(rule, ConcurrencyRule)),
             default=None,
         )
 
@@ -398,7 +398,7 @@ class Turn:
                 return None
             caller, (_, costs) = next(iter(self.gate.queue.items()))
             dead = self.dead(caller.session)
-            if not dead and not self.gate.never(costs):
+            if not dead and not self.gate.rules.never(costs):
                 return caller
             self.gate.leave(caller)
             if dead:
@@ -481,7 +481,7 @@ class Turn:
 
     def acquire(self, request: Acquire) -> list[Answer]:
         units = units_of(request.asked)
-        if self.gate.never(self.gate.costs(units)):
+        if self.gate.rules.never(self.gate.rules.costs(units)):
             return [("never", 1, 0, 0)] * request.count
         numbers = range(request.first, request.first + request.count)
         return [
@@ -564,7 +564,7 @@ class Turn:
         gate.cancel(gate.t, units, request.moment)
         if caller not in gate.queue:
             first[caller] = request.fence
-            gate.join(caller, units, gate.costs(units))
+            gate.join(caller, units, gate.rules.costs(units))
             self.sort_first()
         return True
 
@@ -577,8 +577,8 @@ class Turn:
     def amend(self, request: Amend) -> bool:
         (caller, amended), gate = request.callers(self.call.session), self.gate
         units = units_of(request.wanted)
-        costs = gate.costs(units)
-        if gate.never(costs) or caller not in gate.queue:
+        costs = gate.rules.costs(units)
+        if gate.rules.never(costs) or caller not in gate.queue:
             return False
         gate.amend(caller, units, costs)
         renamed = [(amended if each == caller else each, its) for each, its in gate.queue.items()]
@@ -614,7 +614,7 @@ class Turn:
 
     def status(self, units: Units) -> Answer:
         gate = self.gate
-        costs = gate.costs(units)
+        costs = gate.rules.costs(units)
         head = self.head()  # the dead leave the queue first
         estimate = gate.estimate(costs)
         t = max(gate.next_at(), estimate) if head else gate.ready(costs)
@@ -625,7 +625,7 @@ class Turn:
             len(gate.queue),
             t - gate.t,
             gate.pause_left(),
-            *(rule.left(gate.t) for rule in gate.rules),
+            *(rule.left(gate.t) for rule in gate.rules.all),
         )
 
     # The queue and the outboxes -------------------------------------------------------------------
@@ -659,7 +659,7 @@ class Turn:
         """The front of the queue up to the first that is dead or can never pass."""
         run = []
         for caller, asked in self.gate.queue.items():
-            if self.dead(caller.session) or self.gate.never(asked[1]):
+            if self.dead(caller.session) or self.gate.rules.never(asked[1]):
                 break
             run.append((caller, asked))
         return run

@@ -176,9 +176,9 @@ class Witness:
                     self.arrivals.pop(caller, None)
 
     def look_at_holders(self, model: Model, gate: PatientGate) -> None:
-        costs = [gate.costs(units_of(caller.asked)) for caller in model.holders]
-        granted = [gate.costs(units_of(caller.asked)) for caller, _ in model.granted]
-        for index, rule in enumerate(gate.rules):
+        costs = [gate.rules.costs(units_of(caller.asked)) for caller in model.holders]
+        granted = [gate.rules.costs(units_of(caller.asked)) for caller, _ in model.granted]
+        for index, rule in enumerate(gate.rules.all):
             if isinstance(rule, ConcurrencyRule):
                 held = sum(cost[index] for cost in costs)
                 assert held == rule.used, f"S7: {held} are held, {rule.used} are counted"
@@ -215,10 +215,10 @@ def promised(model: Model) -> int:
     each call it does not.
     """
     assert model.gate is not None
-    rates = [rule.idle_at() for rule in model.gate.rules if not rule.holds]
+    rates = [rule.idle_at() for rule in model.gate.rules.all if not rule.holds]
     rates += [
         model.gate.t + DAY
-        for rule in model.gate.rules
+        for rule in model.gate.rules.all
         if isinstance(rule, TokenBucketRule) and rule.start < rule.size
     ]
     return max(

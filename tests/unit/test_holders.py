@@ -157,3 +157,25 @@ async def test_held_permits_are_counted_under_any_limits(stretch: int) -> None:
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+async def test_a_child_of_a_fork_holds_nothing_and_keeps_the_counts_of_rates(name: str) -> None:
+    """S7: given a holder, a waiter and a rate, when the process forks, then the child has all
+    permits and the rate's count.
+    """
+    store = MemoryStore()
+    limiter = Limiter(name, Concurrency(2, unit="mb"), Rate(10, per=60), store=store)
+    held = await limiter.acquire(mb=2)
+    waits = asyncio.create_task(limiter.acquire(mb=1))
+    await settled()
+    assert limiter.status().waiting == 1
+
+    store.forked()
+
+    status = limiter.status()
+    assert [limit.used for limit in status.limits] == [0, 1]
+    assert status.waiting == 0
+    with limiter.acquire(mb=2):
+        held.release()
+        assert limiter.status().limits[0].used == 2
+    waits.cancel()

@@ -13,7 +13,6 @@ PACKAGE = Path("src/headgate")
 LARGE = {
     "Client": (16, 13),
     "Counts": (13, 5),
-    "Gate": (15, 31),
     "Limiter": (7, 36),
     "MemoryQueue": (12, 28),
     "PendingAcquire": (16, 5),

@@ -8,17 +8,53 @@ Gate = {}
 local ROUNDS = 100 -- how often rules may delay each other (S9)
 local GRANTS = 1000 -- the most that one call makes (S9)
 
-function Gate.clamp(now)
-  gate.t = max(now, gate.t)
-  return gate.t
-end
-
 function Gate.never(costs)
   local rules = gate.rules
   for i = 1, #costs do
     if costs[i] > rules[i].capacity then return true end
   end
   return false
+end
+
+-- Returns the indices of new concurrency limits: their permits are not counted yet.
+function Gate.adopt(rules, t)
+  local former, opened, others = { unpack(gate.rules) }, {}, {}
+  for i, rule in ipairs(rules) do
+    rule:open(t)
+    local old
+    for j, each in ipairs(former) do
+      if each.kind == rule.kind and each.unit == rule.unit then
+        old = table.remove(former, j)
+        break
+      end
+    end
+    if old then
+      rule:adopt(old, t)
+    else
+      opened[i], others[#others + 1] = rule.holds or nil, rule
+    end
+  end
+  for _, rule in ipairs(others) do
+    for _, old in ipairs(former) do
+      local succeeds = rule.unit == old.unit and not (rule.holds or old.holds)
+      if succeeds then Gate.carry_over(rule, old, t) end
+    end
+  end
+  return opened
+end
+
+function Gate.carry_over(rule, old, t)
+  local left, before = rule:left(t), old:left(t)
+  local target = max(rule.capacity - old.capacity + before, min(0, before))
+  local spent = left - target
+  local room = min(spent, max(0, left))
+  if room > 0 then rule:take(room, t) end
+  if spent > room then rule:settle(spent - room, t, t) end
+end
+
+function Gate.clamp(now)
+  gate.t = max(now, gate.t)
+  return gate.t
 end
 
 function Gate.ready(costs)
@@ -165,43 +201,11 @@ function Gate.reset()
   end
 end
 
--- Returns the indices of new concurrency limits: their permits are not counted yet.
 function Gate.follow(rules, each_waiter)
-  local now, former = max(gate.t, gate.reserved), { unpack(gate.rules) }
-  local opened, others = {}, {}
-  for i, rule in ipairs(rules) do
-    rule:open(now)
-    local old
-    for j, each in ipairs(former) do
-      if each.kind == rule.kind and each.unit == rule.unit then
-        old = table.remove(former, j)
-        break
-      end
-    end
-    if old then
-      rule:adopt(old, now)
-    else
-      opened[i], others[#others + 1] = rule.holds or nil, rule
-    end
-  end
-  for _, rule in ipairs(others) do
-    for _, old in ipairs(former) do
-      local succeeds = rule.unit == old.unit and not (rule.holds or old.holds)
-      if succeeds then Gate.carry_over(rule, old, now) end
-    end
-  end
+  local opened = Gate.adopt(rules, max(gate.t, gate.reserved))
   gate.rules = rules
   Gate.requeue(each_waiter)
   return opened
-end
-
-function Gate.carry_over(rule, old, t)
-  local left, before = rule:left(t), old:left(t)
-  local target = max(rule.capacity - old.capacity + before, min(0, before))
-  local spent = left - target
-  local room = min(spent, max(0, left))
-  if room > 0 then rule:take(room, t) end
-  if spent > room then rule:settle(spent - room, t, t) end
 end
 
 -- each_waiter(see) calls see(costs) for each request. One that can never pass any more leaves when

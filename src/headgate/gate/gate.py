@@ -1,8 +1,8 @@
 """The gate decides which request may pass, and when. Twin: gate.lua.
 
 The functions of both have the same names. Lua alone has `pass`, for many equal requests. Python
-alone has `admit` and `at_once` for its fast path, `entry_at`, `orphan`, `idle_at` and some readers
-of the state.
+alone has `admit` and `at_once` for its fast path, `entry_at`, `idle_at` and some readers of the
+state.
 
 Several limits decide together, all or nothing, in the order of arrival. Time is an argument, in
 integer microseconds. The memory store, the Redis script and the tests' oracle use this logic.
@@ -12,7 +12,7 @@ S1, T4 and so on: see docs/promises.md.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import product
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
@@ -79,91 +79,30 @@ class Refuse(NamedTuple):
     full: bool  # the queue was too long
 
 
-class Gate:
-    """The state of one name."""
+class Rules:
+    """The rules of a name, in order, and the facts about them. New limits replace it whole."""
 
-    __slots__ = (
-        "fence",
-        "holding",
-        "not_before",
-        "own_pause",
-        "plain",
-        "queue",
-        "rated",
-        "reserved",
-        "rules",
-        "single",
-        "slots",
-        "t",
-        "usual",
-        "waiting",
-        "whole_pause",
-    )
+    __slots__ = ("all", "holding", "plain", "rated", "single", "slots", "usual")
 
-    def __init__(self, rules: Sequence[Rule], t: int) -> None:
-        self.rules = tuple(rules)
-        self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
-        # No caller passes before it: the latest granted moment (T3), or the end of a pause.
-        self.not_before = 0
-        self.reserved = 0  # the latest moment that `take` granted: it may be in the future
-        # The end of the last pause, and of the whole limiter's, if this is a key. 0: there is none.
-        self.own_pause = self.whole_pause = 0
-        self.fence = t
-        self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
-        # The cost of the whole queue, for each rule that counts over time.
-        self.waiting = [0] * len(self.rules)
-        for rule in self.rules:
-            rule.open(t)
-        self.read_rules()
-
-    def read_rules(self) -> None:
-        """Note the cost of an acquire that names no unit, and which rules it touches."""
-        self.usual: Costs = tuple(ONE_EACH.get(rule.unit, 0) for rule in self.rules)
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.all = tuple(rules)
+        # The cost of an acquire that names no unit, and the rules that it touches.
+        self.usual: Costs = tuple(ONE_EACH.get(rule.unit, 0) for rule in self.all)
         self.plain: tuple[Units, Costs] = {}, self.usual
-        single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
+        single = [(rule, cost) for rule, cost in zip(self.all, self.usual, strict=True) if cost]
         # Permits are taken last, so an interrupt leaks none of them.
         self.single = sorted(single, key=lambda each: each[0].holds)
-        self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
-        slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
-        holding = [cast(ConcurrencyRule, rule) for _, rule in slots]
-        # No call comes between the two assignments, so an interrupt cannot skip one of them.
-        self.slots, self.holding = slots, holding
+        self.rated = [(index, rule) for index, rule in enumerate(self.all) if not rule.holds]
+        self.slots = [(index, rule) for index, rule in enumerate(self.all) if rule.holds]
+        self.holding = [cast(ConcurrencyRule, rule) for _, rule in self.slots]
 
     def costs(self, units: Units) -> Costs:
         if not units:
             return self.usual
-        return tuple(units.get(rule.unit, ONE_EACH.get(rule.unit, 0)) for rule in self.rules)
-
-    def clamp(self, now: int) -> int:
-        self.t = max(now, self.t)
-        return self.t
+        return tuple([units.get(rule.unit, ONE_EACH.get(rule.unit, 0)) for rule in self.all])
 
     def never(self, costs: Costs) -> bool:
-        return any(cost > rule.capacity for cost, rule in zip(costs, self.rules, strict=True))
-
-    def ready(self, costs: Costs) -> int:
-        """The first moment at which all rules allow `costs`. NEVER: only a release can help."""
-        t = max(self.t, self.not_before)
-        for _ in range(ROUNDS):
-            moment = t
-            for rule, cost in zip(self.rules, costs, strict=True):
-                if cost:
-                    moment = rule.ready(cost, moment)
-            if moment == t:
-                return t
-            if moment >= NEVER:
-                return NEVER
-            t = moment
-        return NEVER  # the slacks of these quotas leave them no open moment in common
-
-    def take(self, costs: Costs, t: int) -> Grant:
-        for rule, cost in zip(self.rules, costs, strict=True):
-            if cost:
-                rule.take(cost, t)
-        self.not_before = self.reserved = t
-        # The clock is the lower bound, so fences also grow after the state was lost (S5).
-        self.fence = max(self.fence + 1, self.t)
-        return Grant(t, self.fence)
+        return any(cost > rule.capacity for cost, rule in zip(costs, self.all, strict=True))
 
     def admit(self, now: int) -> bool:
         """Take one of each unit if every rule has it now. Only for an empty queue."""
@@ -181,9 +120,104 @@ class Gate:
             raise
         return True
 
+    def adopt(self, before: Rules, t: int) -> None:
+        """Begin at `t`. Each rule takes over from the old rule of its kind and unit (T9).
+
+        A rule without such a predecessor starts with the usage of the removed rules of its unit. A
+        limit on held permits takes over from no other kind.
+        """
+        former, others = list(before.all), []
+        for rule in self.all:
+            rule.open(t)
+            old = next(
+                (old for old in former if type(old) is type(rule) and old.unit == rule.unit), None
+            )
+            if old is None:
+                others.append(rule)
+            else:
+                former.remove(old)
+                rule.adopt(old, t)
+        for rule, old in product(others, former):
+            if rule.unit == old.unit and not (rule.holds or old.holds):
+                carry_over(rule, old, t)
+
+
+def carry_over(rule: Rule, old: Rule, t: int) -> None:
+    """Charge `rule` the usage of `old`, of another kind. At least 0 is left, or the old debt.
+
+    `take` charges the tokens that are there, `settle` the rest.
+    """
+    left, before = rule.left(t), old.left(t)
+    target = max(rule.capacity - old.capacity + before, min(0, before))
+    spent = left - target
+    room = min(spent, max(0, left))
+    if room > 0:
+        rule.take(room, t)
+    if spent > room:
+        rule.settle(spent - room, t, t)
+
+
+class Gate:
+    """The state of one name."""
+
+    __slots__ = (
+        "fence",
+        "not_before",
+        "own_pause",
+        "queue",
+        "reserved",
+        "rules",
+        "t",
+        "waiting",
+        "whole_pause",
+    )
+
+    def __init__(self, rules: Iterable[Rule], t: int) -> None:
+        self.rules = Rules(rules)
+        self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
+        # No caller passes before it: the latest granted moment (T3), or the end of a pause.
+        self.not_before = 0
+        self.reserved = 0  # the latest moment that `take` granted: it may be in the future
+        # The end of the last pause, and of the whole limiter's, if this is a key. 0: there is none.
+        self.own_pause = self.whole_pause = 0
+        self.fence = t
+        self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
+        # The cost of the whole queue, for each rule that counts over time.
+        self.waiting = [0] * len(self.rules.all)
+        for rule in self.rules.all:
+            rule.open(t)
+
+    def clamp(self, now: int) -> int:
+        self.t = max(now, self.t)
+        return self.t
+
+    def ready(self, costs: Costs) -> int:
+        """The first moment at which all rules allow `costs`. NEVER: only a release can help."""
+        t = max(self.t, self.not_before)
+        for _ in range(ROUNDS):
+            moment = t
+            for rule, cost in zip(self.rules.all, costs, strict=True):
+                if cost:
+                    moment = rule.ready(cost, moment)
+            if moment == t:
+                return t
+            if moment >= NEVER:
+                return NEVER
+            t = moment
+        return NEVER  # the slacks of these quotas leave them no open moment in common
+
+    def take(self, costs: Costs, t: int) -> Grant:
+        for rule, cost in zip(self.rules.all, costs, strict=True):
+            if cost:
+                rule.take(cost, t)
+        self.not_before = self.reserved = t
+        # The clock is the lower bound, so fences also grow after the state was lost (S5).
+        self.fence = max(self.fence + 1, self.t)
+        return Grant(t, self.fence)
+
     def at_once(self, now: int) -> Grant | None:
         """`acquire` of one of each unit, if no caller waits and all rules have it now."""
-        if self.queue or now < self.t or now < self.not_before or not self.admit(now):
+        if self.queue or now < self.t or now < self.not_before or not self.rules.admit(now):
             return None
         self.t = self.not_before = now
         self.fence = max(self.fence + 1, now)
@@ -204,7 +238,7 @@ class Gate:
         compared with the estimate for the whole queue.
         """
         now = self.clamp(now)
-        costs = self.costs(units)
+        costs = self.rules.costs(units)
         # Behind waiters no caller passes now, so only the estimate below is needed.
         t = NEVER if self.queue else self.ready(costs)
         if t <= now + (reserve_ahead if max_sleep is None else min(reserve_ahead, max_sleep)):
@@ -221,20 +255,20 @@ class Gate:
     def estimate(self, costs: Costs) -> int:
         """When a new caller could pass, if no waiter gives up and permits are free."""
         first = t = max(self.t, self.not_before)
-        for index, rule in self.rated:
+        for index, rule in self.rules.rated:
             if costs[index]:
                 t = max(t, rule.ahead(self.waiting[index] + costs[index], first, self.t))
         return t
 
     def join(self, caller: Hashable, units: Units, costs: Costs) -> None:
-        self.queue[caller] = (units, costs) if units else self.plain
-        for index, _ in self.rated:
+        self.queue[caller] = (units, costs) if units else self.rules.plain
+        for index, _ in self.rules.rated:
             self.waiting[index] += costs[index]
 
     def amend(self, caller: Hashable, units: Units, costs: Costs) -> None:
         """Change the cost of a waiter, which keeps its place."""
         _, before = self.queue[caller]
-        for index, _ in self.rated:
+        for index, _ in self.rules.rated:
             self.waiting[index] -= before[index]
         self.join(caller, units, costs)
 
@@ -243,7 +277,7 @@ class Gate:
         asked = self.queue.pop(caller, None)
         if asked is None:
             return False
-        for index, _ in self.rated:
+        for index, _ in self.rules.rated:
             self.waiting[index] -= asked[1][index]
         return True
 
@@ -262,8 +296,8 @@ class Gate:
 
     def entry_at(self) -> int:
         """When a new caller with the usual costs could pass. NEVER: only a release can say."""
-        estimate = self.estimate(self.usual)
-        t = max(estimate, self.next_at()) if self.queue else self.ready(self.usual)
+        estimate = self.estimate(self.rules.usual)
+        t = max(estimate, self.next_at()) if self.queue else self.ready(self.rules.usual)
         # NEVER: held permits are in the way. If the rates need time, too, return their estimate.
         return estimate if t >= NEVER and estimate > self.t else t
 
@@ -273,21 +307,21 @@ class Gate:
 
     def release(self, units: Units) -> None:
         """The counts of rates stay."""
-        costs = self.costs(units)
-        for index, rule in self.slots:
+        costs = self.rules.costs(units)
+        for index, rule in self.rules.slots:
             rule.give(costs[index], self.t)
 
     def cancel(self, now: int, units: Units, t: int) -> None:
         """Undo a grant for `t` that no caller has acted on: everything comes back (T5)."""
         self.clamp(now)
-        for rule, cost in zip(self.rules, self.costs(units), strict=True):
+        for rule, cost in zip(self.rules.all, self.rules.costs(units), strict=True):
             if cost:
                 rule.give(cost, t)
 
     def settle(self, now: int, extras: Units, t: int) -> None:
         """Charge `extras` beyond the costs of the grant at `t`. Less than zero gives back."""
         self.clamp(now)
-        for rule in self.rules:
+        for rule in self.rules.all:
             if rule.unit in extras:
                 rule.settle(extras[rule.unit], t, self.t)
 
@@ -297,7 +331,7 @@ class Gate:
         If `limit` is not 0, only those with that capacity change.
         """
         self.clamp(now)
-        for rule in self.rules:
+        for rule in self.rules.all:
             if rule.unit == unit and limit in (0, rule.capacity):
                 rule.drain(left, min(since or self.t, self.t), self.t)
 
@@ -332,72 +366,34 @@ class Gate:
     def reset(self, now: int) -> None:
         """Each rate, window and quota begins anew, after the reserved moments (T9)."""
         start = max(self.clamp(now), self.reserved)
-        for _, rule in self.rated:
+        for _, rule in self.rules.rated:
             rule.open(start)
 
-    def follow(self, now: int, rules: Sequence[Rule]) -> list[Hashable]:
-        """Go on under other rules. Each takes over from the old rule of its kind and unit (T9).
-
-        A rule without such a predecessor starts with the usage of the removed rules of its unit. A
-        limit on held permits takes over from no other kind.
+    def follow(self, now: int, rules: Iterable[Rule]) -> list[Hashable]:
+        """Go on under other rules: see `Rules.adopt`.
 
         Returns the waiters that can never pass now. The caller of this method removes them.
         """
+        new = Rules(rules)
         # The new limits count from now on, even during a pause. So `not_before` is left out.
-        now = max(self.clamp(now), self.reserved)
-        former, others = list(self.rules), []
-        for rule in rules:
-            rule.open(now)
-            old = next(
-                (old for old in former if type(old) is type(rule) and old.unit == rule.unit), None
-            )
-            if old is None:
-                others.append(rule)
-            else:
-                former.remove(old)
-                rule.adopt(old, now)
-        for rule, old in product(others, former):
-            if rule.unit == old.unit and not (rule.holds or old.holds):
-                self.carry_over(rule, old, now)
-        self.rules = tuple(rules)
-        self.read_rules()
+        new.adopt(self.rules, max(self.clamp(now), self.reserved))
+        self.rules = new
         return self.requeue()
-
-    def carry_over(self, rule: Rule, old: Rule, t: int) -> None:
-        """Charge `rule` the usage of `old`, of another kind. At least 0 is left, or the old debt.
-
-        `take` charges the tokens that are there, `settle` the rest.
-        """
-        left, before = rule.left(t), old.left(t)
-        target = max(rule.capacity - old.capacity + before, min(0, before))
-        spent = left - target
-        room = min(spent, max(0, left))
-        if room > 0:
-            rule.take(room, t)
-        if spent > room:
-            rule.settle(spent - room, t, t)
 
     def requeue(self) -> list[Hashable]:
         """Queue all waiters again, at their costs under the present rules."""
         asked, never = self.queue.copy(), []
-        self.waiting = [0] * len(self.rules)
+        self.waiting = [0] * len(self.rules.all)
         # `join` replaces each entry in its place, so an interrupt here removes no waiter.
         for caller, (units, _) in asked.items():
-            costs = self.costs(units)
-            if self.never(costs):
+            costs = self.rules.costs(units)
+            if self.rules.never(costs):
                 never.append(caller)
             self.join(caller, units, costs)
         return never
-
-    def orphan(self) -> None:
-        """Waiters and held permits belong to another process now. Counts stay."""
-        self.queue.clear()
-        self.waiting = [0] * len(self.rules)
-        for _, rule in self.slots:
-            rule.give(rule.capacity, self.t)
 
     def idle_at(self) -> int:
         """From this moment on the gate is as good as new, and may be forgotten (S8, T12)."""
         if self.queue:
             return NEVER
-        return max((self.not_before, *(rule.idle_at() for rule in self.rules)))
+        return max((self.not_before, *(rule.idle_at() for rule in self.rules.all)))

@@ -94,8 +94,8 @@ def unused(name: str, declared: Declaration, paused: int = 0) -> Status:
     gate = Gate(declared.rules(), 0)
     if paused:
         gate.pause(0, paused)
-    left = [rule.left(0) for rule in gate.rules]
-    return status_of(name, declared, gate.rules, left, 0, gate.entry_at(), paused)
+    left = [rule.left(0) for rule in gate.rules.all]
+    return status_of(name, declared, gate.rules.all, left, 0, gate.entry_at(), paused)
 
 
 def status_of(
@@ -128,5 +128,4 @@ def snapshot(gate: Gate) -> Gate:
     """Copy the gate for reading. It may be in the middle of a step, and stays unchanged."""
     found = copy(gate)
     found.rules = deepcopy(gate.rules)
-    found.read_rules()
     return found

@@ -52,8 +52,8 @@ def build_locked_enter(
     to undo.
     """
     gate, holders = waiters.gate, waiters.holders
-    admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules, waiting, starting = gate.rules, gate.queue, waiters.starting
+    admit = rules.single[0][0].admit if len(rules.single) == 1 else rules.admit
     # Not `with`, which costs much (benchmarks, rate-async).
     acquire, wait, release = lock.acquire, lock.wait, lock.release
     deferred = lock.deferred
@@ -187,7 +187,7 @@ def build_pooled_wait(
     pool, append, starting = waiters.holders.pool, waiters.local.futures.append, waiters.starting
     gate, rules = waiters.gate, waiters.gate.rules
     # The check below asks only this limit. If it has no room, a block waits in any case.
-    slots = cast(ConcurrencyRule, gate.single[0][0])
+    slots = cast(ConcurrencyRule, rules.single[0][0])
 
     async def enter_waiting(request: Request) -> None:
         if gate.queue or not request.plain:

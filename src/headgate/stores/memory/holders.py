@@ -41,7 +41,7 @@ class Holders:
 
         `change` is written in Python, not in C: no signal handler runs when it returns.
         """
-        holding = self._gate.holding
+        holding = self._gate.rules.holding
         before = [rule.used for rule in holding] if holding else []
         try:
             return change(argument)
@@ -59,7 +59,7 @@ class Holders:
     def add_late(self, units: Units) -> None:
         """Count a permit that was granted while no limit held anything."""
         t = self._gate.t
-        for rule, cost in zip(self._gate.holding, self._slot_costs(units), strict=True):
+        for rule, cost in zip(self._gate.rules.holding, self._slot_costs(units), strict=True):
             rule.take(cost, t)
         self.add(units)
 
@@ -77,12 +77,12 @@ class Holders:
     def give_back(self, units: Units) -> None:
         if units or not self.counted:
             self.remove(units)
-        gate, holding = self._gate, self._gate.holding
-        if not units and len(holding) == 1:  # a single step needs no `all_or_nothing`
-            index = gate.slots[0][0]
-            holding[0].give(gate.usual[index], 0)  # a ConcurrencyRule ignores the time
+        rules = self._gate.rules
+        if not units and len(rules.slots) == 1:  # a single step needs no `all_or_nothing`
+            ((index, rule),) = rules.slots
+            rule.give(rules.usual[index], 0)  # a ConcurrencyRule ignores the time
         else:
-            self.all_or_nothing(gate.release, units)
+            self.all_or_nothing(self._gate.release, units)
 
     def empty_pool(self) -> None:
         """Return the permits of the pool to the gate, before it decides anything."""
@@ -129,7 +129,7 @@ class Holders:
             return
         for slots, cost, others in self._counted():
             slots.used = number * cost + others
-        self.counted = any(rule.holds for rule, _ in self._gate.single)
+        self.counted = any(rule.holds for rule, _ in self._gate.rules.single)
         # No call comes between these lines, so an interrupt does not count a permit twice.
         self._uncounted = None
         if not self.counted:
@@ -144,13 +144,14 @@ class Holders:
         self.count_again()
 
     def _slot_costs(self, units: Units) -> list[int]:
-        costs = self._gate.costs(units)
-        return [costs[index] for index, _ in self._gate.slots]
+        rules = self._gate.rules
+        costs = rules.costs(units)
+        return [costs[index] for index, _ in rules.slots]
 
     def _counted(self) -> zip[tuple[ConcurrencyRule, int, int]]:
         """Each concurrency limit, its cost of a usual permit, and the total cost of the others."""
-        sums = [0] * len(self._gate.slots)
+        sums = [0] * len(self._gate.rules.slots)
         for its, number in self._units.items():
             costs = self._slot_costs(dict(its))
             sums = [total + number * cost for total, cost in zip(sums, costs, strict=True)]
-        return zip(self._gate.holding, self._slot_costs({}), sums, strict=True)
+        return zip(self._gate.rules.holding, self._slot_costs({}), sums, strict=True)

@@ -36,7 +36,7 @@ class LocalWaiters:
         if not (futures or migrating):
             return
         # Threads read both queues without the lock. The mark keeps the gate's queue non-empty.
-        gate.queue[self] = gate.plain
+        gate.queue[self] = gate.rules.plain
         while futures or migrating:
             with suppress(IndexError):
                 # One call of C moves them all, until `popleft` raises IndexError.
@@ -55,7 +55,7 @@ class LocalWaiters:
             waiter = self.migrated[id(future)] = MigratedWaiter(PLAIN, future)
             waiter.epoch, waiter.since = self.epoch, gate.t
         if waiter not in gate.queue and waiter.grant is None:
-            gate.join(waiter, PLAIN.units, gate.usual)
+            gate.join(waiter, PLAIN.units, gate.rules.usual)
 
     def repair(self) -> None:
         """Remove the mark that an interrupted `migrate` left in the gate's queue."""

@@ -165,7 +165,7 @@ class MemoryQueue(Acquires):
         except Reentered:
             # The step in progress may have changed only part of the state. So change nothing.
             gate = snapshot(self._state.waiting.gate)
-            return read_status(self.name, gate, Declaration(gate.rules))
+            return read_status(self.name, gate, Declaration(gate.rules.all))
 
     async def astatus(self, own: Declaration | None = None) -> Status:
         return self.status(own)
@@ -245,7 +245,7 @@ def has_limits(queue: MemoryQueue) -> bool:
 def usage(queue: MemoryQueue) -> tuple[int, int]:
     """How many permits are held, and how many callers wait, as read without the lock."""
     waiting = queue._state.waiting
-    held = max((rule.used for rule in waiting.gate.holding), default=0)
+    held = max((rule.used for rule in waiting.gate.rules.holding), default=0)
     return max(0, held - len(waiting.holders.pool)), waiters(queue)
 
 

@@ -6,6 +6,7 @@ Each step runs under the queue's lock, and takes effect as wait_queue.py says.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headgate.changes import Change, Drain, Pause, Reset, Resume, Update
@@ -97,7 +98,7 @@ class QueueState:
         Only under concurrency limits alone (`timeless`). Not while more are held than they now
         allow (S1), nor in a pause, nor in a child whose parent held permits.
         """
-        fits = all(rule.used <= rule.capacity for rule in self._gate.holding)
+        fits = all(rule.used <= rule.capacity for rule in self._gate.rules.holding)
         return self.waiting.declared.timeless and fits and not (self.closed() or self._parent_holds)
 
     def _resume_pooling(self) -> None:
@@ -105,8 +106,8 @@ class QueueState:
             self._rebuild()
 
     def _replace_rules(self) -> None:
-        """Make the present fast-path functions decline: they compare the tuple by identity."""
-        self._gate.rules = (*self._gate.rules,)
+        """Make the present fast-path functions decline: they compare the rules by identity."""
+        self._gate.rules = copy(self._gate.rules)
 
     def prepare(self, declares: bool = True) -> None:
         """Reopen a queue that is closed. With `declares`, declare its present limits."""
@@ -124,16 +125,19 @@ class QueueState:
         """A permit for one of each unit, if no caller waits and the limits allow it."""
         if self.fast_path_closed:
             self.prepare()
-        waiting, gate, holders = self.waiting, self._gate, self.waiting.holders
+        waiting, gate = self.waiting, self._gate
         if waiting.local.futures or gate.queue or waiting.starting:
             return None
-        if holders.pool:
-            holders.empty_pool()
-        if len(gate.holding) > 1:
+        if waiting.holders.pool:
+            waiting.holders.empty_pool()
+        holding = gate.rules.holding
+        if len(holding) > 1:
             now = self._clock.now()
-            return holders.all_or_nothing(lambda one: self._permit(one, gate.at_once(now)), request)
+            return waiting.holders.all_or_nothing(
+                lambda one: self._permit(one, gate.at_once(now)), request
+            )
         # This is `all_or_nothing` for one limit at most, written out because that is faster.
-        slots = gate.holding[0] if gate.holding else UNHELD
+        slots = holding[0] if holding else UNHELD
         used = slots.used
         try:
             return self._permit(request, gate.at_once(self._clock.now()))
@@ -146,7 +150,8 @@ class QueueState:
         if permit is not None:
             return permit
         self.prepare()
-        if self._gate.never(self._gate.costs(request.units)):
+        rules = self._gate.rules
+        if rules.never(rules.costs(request.units)):
             return never(self.waiting.name, self.waiting.declared, request)
         self.waiting.advance()
         return self.waiting.holders.all_or_nothing(self._take_or_refuse, request)
@@ -300,7 +305,6 @@ class QueueState:
 
     def disown(self) -> None:
         """In the child of a fork: waiters and permits are the parent's. Counts of rates stay."""
-        self._gate.read_rules()  # a thread of the parent may have been about to
         inherited = self.waiting.holders.uncount() > len(self.waiting.holders.pool)
         self._parent_holds = inherited or self._parent_holds
         self.waiting.forget()
@@ -309,6 +313,6 @@ class QueueState:
 
 
 def read_status(name: str, gate: Gate, declared: Declaration) -> Status:
-    left = [rule.left(gate.t) for rule in gate.rules]
+    left = [rule.left(gate.t) for rule in gate.rules.all]
     numbers = len(gate.queue), gate.entry_at() - gate.t, gate.pause_left()
-    return status_of(name, declared, gate.rules, left, *numbers)
+    return status_of(name, declared, gate.rules.all, left, *numbers)

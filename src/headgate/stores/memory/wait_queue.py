@@ -77,13 +77,17 @@ class WaitQueue:
         self.local.migrate()
         self._drop_closed()
         if self.pooling and gate.queue and request.plain:
-            gate.join(waiter, request.units, gate.usual)  # behind others, for as long as it takes
+            gate.join(
+                waiter, request.units, gate.rules.usual
+            )  # behind others, for as long as it takes
             waiter.since = gate.t
             self._note_loop(waiter)
             if self.holders.pool:
                 self.advance()
             return None
-        if gate.never(gate.costs(request.units)):  # the limits may have changed meanwhile (T7)
+        if gate.rules.never(
+            gate.rules.costs(request.units)
+        ):  # the limits may have changed meanwhile (T7)
             return never(self.name, self.declared, request)
         self.holders.empty_pool()
         decision = self.holders.all_or_nothing(self._decide, waiter)
@@ -109,7 +113,7 @@ class WaitQueue:
 
     def _note_grant(self, waiter: Waiter, grant: Grant) -> None:
         # Not `declared.holds`: `declared` lags behind an update that an exception interrupts.
-        waiter.holds = bool(self.gate.holding)
+        waiter.holds = bool(self.gate.rules.holding)
         if waiter.holds:
             self.holders.add(waiter.request.units)
         waiter.grant = grant
@@ -145,7 +149,7 @@ class WaitQueue:
         if waiter.refused is not None:
             return waiter.refused
         if gate.t >= waiter.deadline:
-            t = gate.estimate(gate.costs(waiter.request.units))
+            t = gate.estimate(gate.rules.costs(waiter.request.units))
             return too_long(self.name, waiter.request, t - gate.t)
         if gate.t >= waiter.check_at:
             moment = gate.next_at()
@@ -181,7 +185,7 @@ class WaitQueue:
         if waiter.grant is None:
             waiter.request = request = waiter.request.renewed()
             if self.gate.queue[waiter][0] is not request.units:
-                self.gate.amend(waiter, request.units, self.gate.costs(request.units))
+                self.gate.amend(waiter, request.units, self.gate.rules.costs(request.units))
 
     def _grant(self, waiter: Waiter) -> bool:
         gate = self.gate
@@ -247,7 +251,7 @@ class WaitQueue:
         self.local.migrate()
         self.advance_later()
         waiter = cast("Waiter | None", next(iter(gate.queue), None)) if self.pooling else None
-        if waiter is None or waiter.grant is not None or gate.queue[waiter] is not gate.plain:
+        if waiter is None or waiter.grant is not None or gate.queue[waiter] is not gate.rules.plain:
             self.holders.give_back({})
             return
         gate.fence += 1
@@ -307,11 +311,9 @@ class WaitQueue:
     # After an exception, and after a fork ---------------------------------------------------------
 
     def repair(self) -> None:
-        gate = self.gate
-        gate.read_rules()
         self.local.repair()
         self.local.migrate()
-        gate.requeue()
+        self.gate.requeue()
         self.holders.count_again()
 
     def forget(self) -> None:
@@ -322,5 +324,6 @@ class WaitQueue:
         self.starting.clear()
         self.starting = deque()
         self.local.forget()
-        self.gate.orphan()
+        self.gate.queue.clear()
+        self.gate.requeue()
         self.holders.forget()
