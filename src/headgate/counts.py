@@ -94,12 +94,12 @@ class Counts:
 
     __slots__ = (
         *("costs", "held", "is_share", "lost", "passed", "paused_until", "pauses", "refusals"),
-        *("refused", "sources", "unlimited", "waited", "waits"),
+        *("refused", "sources", "unlimited", "waits"),
     )
 
     def __init__(self, is_share: bool = False) -> None:
         self.is_share = is_share  # of grants by a share of the limits: see `outcomes`
-        self.passed = self.waited = self.unlimited = 0
+        self.passed = self.unlimited = 0
         self.refused = dict.fromkeys(REFUSED, 0)
         # Fast paths count for themselves. Each function takes such a count, to add it to `passed`.
         self.sources: set[Callable[[], int]] = set()
@@ -112,6 +112,12 @@ class Counts:
         # The waits in the queue, by outcome. The first wait of an outcome makes its histogram.
         self.waits: dict[str, Histogram] = {}
         self.held = Histogram(WAITS)  # the time from a grant to its release, of timed limiters
+
+    @property
+    def waited(self) -> int:
+        """The acquires that were granted after a wait."""
+        times = self.waits.get("local" if self.is_share else "waited")
+        return sum(times.counts) if times else 0
 
     def outcomes(self) -> dict[str, int]:
         """The acquires that have ended, by outcome.
@@ -237,7 +243,6 @@ def note_grant(counts: Counts, queue: str, request: Costly, waited: float | None
     if waited is None:
         counts.passed += 1
     else:
-        counts.waited += 1
         counts.wait("local" if counts.is_share else "waited", waited)
         if has_hooks():
             from headgate.events import Granted
