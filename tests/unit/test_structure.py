@@ -16,7 +16,6 @@ LARGE = {
     "MemoryQueue": (12, 28),
     "PendingAcquire": (16, 5),
     "Permit": (15, 14),
-    "QueueState": (12, 26),
     "TokenBucketRule": (13, 17),
     "WaitQueue": (11, 26),
 }

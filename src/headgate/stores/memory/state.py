@@ -205,7 +205,8 @@ class QueueState:
             case Update(declared, former):
                 self._update(declared, former)
             case Pause(time):
-                self._pause(time)
+                self._begin_pause(lambda now: self._gate.pause(now, time))
+                self._store.pause_keys(self.waiting.name, self._gate.own_pause)
             case Resume():
                 self._gate.resume(self._clock.now())
                 self._end_pause()
@@ -251,10 +252,6 @@ class QueueState:
         waiting.declared, self.undeclared = declared, self.undeclared and not declares
         self._rebuild()
         waiting.advance()
-
-    def _pause(self, time: int) -> None:
-        self._begin_pause(lambda now: self._gate.pause(now, time))
-        self._store.pause_keys(self.waiting.name, self._gate.own_pause)
 
     def pause_whole(self, until: int) -> None:
         """The whole limiter is paused until this moment. 0, or a moment that is over: it is not."""
