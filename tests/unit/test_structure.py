@@ -17,7 +17,6 @@ LARGE = {
     "PendingAcquire": (16, 5),
     "Permit": (15, 14),
     "TokenBucketRule": (13, 17),
-    "WaitQueue": (11, 26),
 }
 
 

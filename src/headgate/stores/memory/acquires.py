@@ -114,7 +114,7 @@ class Acquires:
     def _count(self, waiter: Waiter) -> None:
         """Count the block as a holder now, if no limit held anything at its grant."""
         if not waiter.holds:
-            self._lock.run(self._state.waiting.count_late, waiter)
+            self._lock.run(self._state.waiting.holders.count_late, waiter)
 
     # Permits --------------------------------------------------------------------------------------
 

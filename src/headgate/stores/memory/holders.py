@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from headgate.gate.concurrency import ConcurrencyRule
     from headgate.gate.gate import Gate, Units
+    from headgate.stores.memory.waiters import Waiter
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -62,6 +63,11 @@ class Holders:
         for rule, cost in zip(self._gate.rules.holding, self._slot_costs(units), strict=True):
             rule.take(cost, t)
         self.add(units)
+
+    def count_late(self, waiter: Waiter) -> None:
+        """Count a granted block as held, although its limits held nothing."""
+        self.all_or_nothing(self.add_late, {})
+        waiter.holds = True
 
     def remove(self, units: Units) -> None:
         """Stop counting a permit whose units the gate already has back."""

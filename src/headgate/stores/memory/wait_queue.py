@@ -223,11 +223,6 @@ class WaitQueue:
     def next_at(self, _: None) -> int:
         return self.gate.next_at()
 
-    def count_late(self, waiter: Waiter) -> None:
-        """Count a granted block as held, although its limits held nothing."""
-        self.holders.all_or_nothing(self.holders.add_late, {})
-        waiter.holds = True
-
     # Releasing ------------------------------------------------------------------------------------
 
     def release(self, permit: Permit) -> None:
