@@ -13,7 +13,6 @@ PACKAGE = Path("src/headgate")
 LARGE = {
     "Client": (16, 13),
     "Limiter": (7, 36),
-    "MemoryQueue": (12, 28),
     "PendingAcquire": (16, 5),
     "Permit": (15, 14),
     "TokenBucketRule": (13, 17),

@@ -124,18 +124,13 @@ class MemoryQueue(Acquires):
         return self._state.learn()
 
     async def check_in_use(self) -> None:
-        self._learn_use()
+        self.once_known("", lambda: None, in_use=True)
 
     def once_known(self, call: str, act: Callable[[], None], in_use: bool = False) -> None:
-        if in_use:
-            self._learn_use()
-        else:
+        """Run `act` now, or raise. `call` is for other stores."""
+        if not (in_use and any(has_limits(key) for key in self._store.keys_of(self.name))):
             self._state.learn()
         act()
-
-    def _learn_use(self) -> None:
-        if not any(has_limits(key) for key in self._store.keys_of(self.name)):
-            self._state.learn()
 
     def change(self, change: Change) -> None:
         whole = whole_of(self.name) if isinstance(change, Pause) and change.whole else None
@@ -199,25 +194,6 @@ class MemoryQueue(Acquires):
 
         self._lock.run_or_defer(charge)
 
-    def recount(self) -> None:
-        """The counting was switched on or off, or keys have other labels now."""
-
-        def rebuild() -> None:
-            stop_counting(self)
-            self.counts = counts_of(self.name, self._store.is_share)
-            self._build_fast_path()
-
-        self._lock.run_or_defer(rebuild)
-
-    def try_evict(self) -> bool:
-        try:
-            evicted = self._lock.run(self._state.try_evict, None)
-        except Reentered:
-            return False
-        if evicted:
-            stop_counting(self)
-        return evicted
-
     def forked(self) -> None:
         self._lock.fork(self._state.disown)
 
@@ -235,6 +211,28 @@ def stop_counting(queue: MemoryQueue) -> None:
     """Take the last count of the fast path: the store forgets `queue`, or it counts elsewhere."""
     if queue._counted is not None:
         queue.counts.collect(queue._counted[1])
+
+
+def recount(queue: MemoryQueue) -> None:
+    """The counting was switched on or off, or keys have other labels now."""
+
+    def rebuild() -> None:
+        stop_counting(queue)
+        queue.counts = counts_of(queue.name, queue._store.is_share)
+        queue._build_fast_path()
+
+    queue._lock.run_or_defer(rebuild)
+
+
+def try_evict(queue: MemoryQueue) -> bool:
+    """Let the store forget `queue`, if that changes nothing. Returns whether it may."""
+    try:
+        evicted = queue._lock.run(queue._state.try_evict, None)
+    except Reentered:
+        return False
+    if evicted:
+        stop_counting(queue)
+    return evicted
 
 
 def has_limits(queue: MemoryQueue) -> bool:

@@ -17,7 +17,7 @@ from headgate.keys import whole_of
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.memory.listing import MemoryLists
 from headgate.stores.memory.lock import Lock, Reentered, forget_all
-from headgate.stores.memory.queue import MemoryQueue, has_limits, usage
+from headgate.stores.memory.queue import MemoryQueue, has_limits, recount, try_evict, usage
 from headgate.stores.memory.waiters import Waiter
 from headgate.stores.status import Status
 from headgate.threads import snapshot
@@ -87,7 +87,7 @@ class MemoryStore:
 
     def recount(self) -> None:
         for queue in self.queues():
-            queue.recount()
+            recount(queue)
 
     # For headgate.telemetry: RedisStore has the same methods.
 
@@ -112,7 +112,7 @@ class MemoryStore:
         # Meanwhile another thread or a signal handler begins no second search.
         self._most = 2 * len(self._kept)
         for name, queue in list(self._kept.items()):
-            if queue.try_evict():
+            if try_evict(queue):
                 remember_units(name, queue.declared.capacity)
                 self._kept.pop(name, None)
         self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
