@@ -10,14 +10,17 @@ import asyncio
 import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.request import urlopen
 
@@ -109,6 +112,37 @@ class Started:
     def done(self) -> Done:
         out, err = self._process.communicate(self._stdin, timeout=PATIENCE)
         return Done(self._process.returncode, out, err)
+
+
+@contextmanager
+def terminal(store: str, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`headgate WORDS` on a terminal, and the descriptor of what it shows."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (30, 120))
+    try:
+        with subprocess.Popen(
+            [*COMMAND, *words],
+            env={**variables(store), "TERM": "xterm", "COLUMNS": "120"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        ) as process:
+            try:
+                yield process, ours
+                process.wait(PATIENCE)
+            finally:
+                process.kill()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def read_until(screen: int, text: str) -> str:
+    """All that the terminal has shown when `text` appears, or PATIENCE is over."""
+    shown, end = "", monotonic() + PATIENCE
+    while text not in shown and monotonic() < end:
+        shown += os.read(screen, 10_000).decode()
+    return shown
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import signal
 import subprocess
 from time import monotonic
 
@@ -23,6 +24,8 @@ from tests.cli.command import (
     headgate_done,
     headgate_here,
     is_harmless,
+    read_until,
+    terminal,
     variables,
 )
 from tests.faults.scene import client_of_its_own, enter
@@ -264,6 +267,15 @@ async def test_a_terminal_gets_a_question_before_a_change(
     assert question in done.err
     assert done.code == code
     assert ((await fleet.astatus()).paused > 0) is paused
+
+
+async def test_ctrl_c_at_the_question_changes_nothing(fleet: Limiter, redis_url: str) -> None:
+    with terminal(redis_url, "pause", fleet.name, "300") as (process, screen):
+        assert "[y/N]" in await asyncio.to_thread(read_until, screen, "[y/N]")
+        process.send_signal(signal.SIGINT)
+
+    assert process.returncode == 130
+    assert (await fleet.astatus()).paused == 0.0
 
 
 def at_a_terminal(store: str, answer: str, *words: str) -> Done:

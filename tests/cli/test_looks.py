@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import termios
-from collections.abc import Iterator
-from contextlib import contextmanager
-from time import monotonic
 
 import pytest
 
 from headgate import Limiter
 from tests.cli.command import (
-    COMMAND,
-    PATIENCE,
     Done,
     Started,
     headgate_done,
     headgate_here,
-    variables,
+    read_until,
+    terminal,
 )
 from tests.faults.scene import enter
 from tests.index import refreshed
@@ -159,34 +153,6 @@ async def test_top_is_live_on_a_terminal(fleet: Limiter, own_server: Server) -> 
     assert last in text
     assert "\x1b]0;x" not in text
     assert process.returncode == 130
-
-
-@contextmanager
-def terminal(store: str, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """`headgate WORDS` on a terminal, and the descriptor of what it shows."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (30, 120))
-    try:
-        with subprocess.Popen(
-            [*COMMAND, *words],
-            env={**variables(store), "TERM": "xterm", "COLUMNS": "120"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-        ) as process:
-            yield process, ours
-            process.wait(PATIENCE)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
-def read_until(screen: int, text: str) -> str:
-    """All that the terminal has shown when `text` appears, or PATIENCE is over."""
-    shown, end = "", monotonic() + PATIENCE
-    while text not in shown and monotonic() < end:
-        shown += os.read(screen, 10_000).decode()
-    return shown
 
 
 async def test_looking_declares_nothing(fleet: Limiter, own_server: Server) -> None:

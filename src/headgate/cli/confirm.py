@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from headgate.cli.exits import FAILED, USAGE, Failure
 
@@ -22,5 +25,17 @@ def confirm(args: Namespace, question: str) -> None:
     if args.yes:
         return
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    with raising_at_ctrl_c():
+        answer = sys.stdin.readline()
+    if answer.strip().lower() not in ("y", "yes"):
         raise Failure(FAILED, "nothing was changed.")
+
+
+@contextmanager
+def raising_at_ctrl_c() -> Iterator[None]:
+    """asyncio only cancels the task at Ctrl-C. A task that waits for a line would not notice."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
