@@ -9,7 +9,7 @@ from headgate.changes import Change
 from headgate.gate.compile import Declaration
 from headgate.permit import Issuer, Permit, Refusal
 from headgate.request import Request
-from headgate.stores.members import Head, Members
+from headgate.stores.members import Members
 from headgate.stores.status import QueueLength, Status
 
 T = TypeVar("T")
@@ -74,8 +74,9 @@ class Lists(Protocol):
     async def alongest(self, among: Sequence[str] | None = None) -> list[QueueLength]: ...
     # The holders and waiters of an encoded name, or of an encoded `name:key`.
     async def amembers(self, name: str) -> Members: ...
-    # The first waiter of each of these encoded names.
-    async def aheads(self, names: Sequence[str]) -> list[Head | None]: ...
+    # For how many seconds the first waiter of each of these encoded names waits. None: there is no
+    # waiter, or the store does not say.
+    async def aoldest_waits(self, names: Sequence[str]) -> list[float | None]: ...
 
 
 class Texts(Protocol):

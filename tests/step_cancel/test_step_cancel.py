@@ -81,7 +81,7 @@ PROTOCOLS = {
         "Lists.anames",
         "Lists.akeys",
         "Lists.alongest",
-        *("Lists.amembers", "Lists.aheads"),
+        *("Lists.amembers", "Lists.aoldest_waits"),
     ],
     "permit.py": ["Issuer.arelease"],
     "stores/redis/queue.py": ["Store.flush"],
@@ -102,9 +102,9 @@ PASSED_ON = {  # to the wrapped queue, and they hold nothing
 }
 OPERATORS = {  # for the command and the page alone: they hold nothing
     "listing.py": ["LastNames.read"],
-    "stores/memory/listing.py": ["MemoryLists.amembers", "MemoryLists.aheads"],
-    "stores/redis/listing.py": ["RedisLists.amembers", "RedisLists.aheads"],
-    "stores/redis/members.py": ["read_heads", "read_labels"],
+    "stores/memory/listing.py": ["MemoryLists.amembers", "MemoryLists.aoldest_waits"],
+    "stores/redis/listing.py": ["RedisLists.amembers", "RedisLists.aoldest_waits"],
+    "stores/redis/members.py": ["read_oldest_waits", "read_labels"],
     "stores/redis/diagnosis.py": [
         *("diagnose", "findings_of", "name_findings", "dead_findings", "now_of"),
     ],

@@ -87,8 +87,8 @@ def unread_text(snapshot: Snapshot) -> str:
 
 async def oldest_waits(lists: Lists, statuses: list[Status]) -> dict[str, float | None]:
     names = [status.name for status in statuses if status.waiting]
-    heads = await lists.aheads([encoded(name) for name in names])
-    return {name: head.waited for name, head in zip(names, heads, strict=True) if head}
+    waits = await lists.aoldest_waits([encoded(name) for name in names])
+    return dict(zip(names, waits, strict=True))
 
 
 def urgency(status: Status) -> tuple[float, float, str]:

@@ -20,7 +20,6 @@ class Label(NamedTuple):
 class Holder:
     """A held permit: its session, that session's process if it is labelled, and the cost by unit.
 
-    `id` is another for each acquire. It is "" if the store only counts its permits.
     `lease_left`: seconds until the lease ends, unless the session renews it. At 0 or below it has
     ended. None: no lease is lost in this store.
     `held`: for how many seconds it is held. None: the store does not say. In memory it never does:
@@ -31,7 +30,6 @@ class Holder:
     label: Label | None
     units: dict[str, int]
     lease_left: float | None
-    id: str
     held: float | None = None
 
 
@@ -49,7 +47,6 @@ class Waiter:
     units: dict[str, int]
     position: int
     alive_for: float | None
-    id: str
     waited: float | None = None
 
 
@@ -64,10 +61,3 @@ class Members:
     waiters: tuple[Waiter, ...]
     holding: int
     waiting: int
-
-
-class Head(NamedTuple):
-    """The acquire that waits at the head of a queue: `id` and `waited` as in `Waiter`."""
-
-    id: str
-    waited: float | None

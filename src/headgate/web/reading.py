@@ -90,7 +90,7 @@ class Reader:
                 snapshot.trouble = snapshot.trouble or str(status)
             elif not isinstance(status, UnknownLimiterError):  # it has no limits, or none any more
                 raise status
-        await self._read_heads(snapshot)
+        await self._read_oldest_waits(snapshot)
         moment = time()
         for target, known in snapshot.known.items():
             self.history.add(target, sample_of(known.status, moment))
@@ -109,12 +109,11 @@ class Reader:
         found = await asyncio.gather(*map(ask, targets), return_exceptions=True)
         return dict(zip(targets, found, strict=True))
 
-    async def _read_heads(self, snapshot: Snapshot) -> None:
+    async def _read_oldest_waits(self, snapshot: Snapshot) -> None:
         waiting = [target for target, known in snapshot.known.items() if known.status.waiting]
         if waiting:
-            heads = await self._lists.aheads([encoded(*target) for target in waiting])
-            for target, head in zip(waiting, heads, strict=True):
-                oldest = head and head.waited
+            waits = await self._lists.aoldest_waits([encoded(*target) for target in waiting])
+            for target, oldest in zip(waiting, waits, strict=True):
                 snapshot.known[target] = Known(snapshot.known[target].status, oldest)
 
     def _limiter(self, target: Target) -> Limiter:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import unquote
 
 from headgate.keys import encoded
-from headgate.stores.members import Head, Members
-from headgate.stores.memory.queue import MemoryQueue, has_limits, head, members, waiters
+from headgate.stores.members import Members
+from headgate.stores.memory.queue import MemoryQueue, has_limits, members, oldest_wait, waiters
 from headgate.stores.status import QueueLength, longest
 
 
@@ -46,9 +46,9 @@ class MemoryLists:
         found = [members(queue) for queue in self._queues() if queue.name == name]
         return found[0] if found else Members((), (), 0, 0)
 
-    async def aheads(self, names: Sequence[str]) -> list[Head | None]:
+    async def aoldest_waits(self, names: Sequence[str]) -> list[float | None]:
         queues = {queue.name: queue for queue in self._queues()}
-        return [head(queues[name]) if name in queues else None for name in names]
+        return [oldest_wait(queues[name]) if name in queues else None for name in names]
 
 
 def is_listed(queue: MemoryQueue) -> bool:

@@ -9,7 +9,7 @@ from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, cast
 
 from headgate.gate.gate import ONE_EACH
-from headgate.stores.members import MOST, Head, Holder, Members, Waiter
+from headgate.stores.members import MOST, Holder, Members, Waiter
 from headgate.stores.process_label import own_label
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ def members_of(queue: WaitQueue, now: int) -> Members:
     each = chain.from_iterable(repeat(units, count) for units, count in held)
     waiting = islice(enumerate(queue.gate.queue), MOST)
     return Members(
-        tuple(Holder("", label, units_of(its, declared), None, "") for its in islice(each, MOST)),
+        tuple(Holder("", label, units_of(its, declared), None) for its in islice(each, MOST)),
         tuple(
             Waiter(
-                "", label, units_of(its.request.units, declared), place, None, *head_of(its, now)
+                "", label, units_of(its.request.units, declared), place, None, waited_by(its, now)
             )
             for place, its in ((place, cast("waiters.Waiter", its)) for place, its in waiting)
         ),
@@ -37,14 +37,13 @@ def members_of(queue: WaitQueue, now: int) -> Members:
     )
 
 
-def first_of(queue: WaitQueue, now: int) -> Head | None:
+def oldest_wait_of(queue: WaitQueue, now: int) -> float | None:
     first = cast("waiters.Waiter | None", next(iter(queue.gate.queue), None))
-    return None if first is None else head_of(first, now)
+    return None if first is None else waited_by(first, now)
 
 
-def head_of(waiter: waiters.Waiter, now: int) -> Head:
-    waited = None if waiter.since is None else max(0, now - waiter.since) / 1_000_000
-    return Head(f"{id(waiter)}", waited)
+def waited_by(waiter: waiters.Waiter, now: int) -> float | None:
+    return None if waiter.since is None else max(0, now - waiter.since) / 1_000_000
 
 
 def units_of(asked: Units, declared: Declaration) -> dict[str, int]:

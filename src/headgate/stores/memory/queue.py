@@ -30,14 +30,14 @@ from headgate.stores.memory.fast_path import (
     not_at_once,
 )
 from headgate.stores.memory.lock import Lock, Reentered
-from headgate.stores.memory.members import first_of, members_of
+from headgate.stores.memory.members import members_of, oldest_wait_of
 from headgate.stores.memory.state import OwnStore, QueueState, read_status
 from headgate.stores.status import Status, snapshot
 
 if TYPE_CHECKING:
     from headgate.gate.gate import Units
     from headgate.request import Request
-    from headgate.stores.members import Head, Members
+    from headgate.stores.members import Members
     from headgate.stores.memory.waiters import Waiter
 
 
@@ -258,6 +258,6 @@ def members(queue: MemoryQueue) -> Members:
     return queue._lock.run(lambda now: members_of(waiting, now), queue._clock.now())
 
 
-def head(queue: MemoryQueue) -> Head | None:
+def oldest_wait(queue: MemoryQueue) -> float | None:
     waiting = queue._state.waiting
-    return queue._lock.run(lambda now: first_of(waiting, now), queue._clock.now())
+    return queue._lock.run(lambda now: oldest_wait_of(waiting, now), queue._clock.now())

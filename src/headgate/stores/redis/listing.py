@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from headgate.errors import StoreError
 from headgate.keys import encoded
-from headgate.stores.redis.members import read_heads, read_members
+from headgate.stores.redis.members import read_members, read_oldest_waits
 from headgate.stores.redis.protocol.index import NAMES, living
 from headgate.stores.redis.protocol.members import WAITING
 from headgate.stores.redis.transport.portal import blocking
@@ -17,7 +17,7 @@ from headgate.stores.status import QueueLength, longest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headgate.stores.members import Head, Members
+    from headgate.stores.members import Members
     from headgate.stores.redis.transport.topology import Topology
 
 TIMEOUT = 2.0  # seconds for the servers of `among`
@@ -64,8 +64,8 @@ class RedisLists:
     async def amembers(self, name: str) -> Members:
         return await read_members(self._topology, name)
 
-    async def aheads(self, names: Sequence[str]) -> list[Head | None]:
-        return await read_heads(self._topology, names)
+    async def aoldest_waits(self, names: Sequence[str]) -> list[float | None]:
+        return await read_oldest_waits(self._topology, names)
 
 
 async def encoded_names(topology: Topology, call: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.errors import StoreError
 from headgate.gate.compile import NO_LIMITS, Declaration, read_program
-from headgate.stores.members import MOST, Head, Holder, Label, Members, Waiter
+from headgate.stores.members import MOST, Holder, Label, Members, Waiter
 from headgate.stores.redis.protocol.index import ID, LABELS, living, parse_label
 from headgate.stores.redis.protocol.members import (
     HOLDING,
@@ -70,21 +70,18 @@ async def read_members(topology: Topology, name: str) -> Members:
     )
 
 
-async def read_heads(topology: Topology, names: Sequence[str]) -> list[Head | None]:
-    """The waiter at the head of each of these encoded names."""
+async def read_oldest_waits(topology: Topology, names: Sequence[str]) -> list[float | None]:
+    """For how many seconds the first waiter of each of these encoded names waits."""
     questions: list[tuple[str, tuple[str, ...]]] = []
     first = *WAITING, "WITHSCORES", "LIMIT", "0", "1"
     for who in (f"headgate:{{{name}}}:who" for name in names):
         questions += [(who, ("TIME",)), (who, ("ZRANGEBYSCORE", who, *first))]
-    replies = await replies_to(topology, "read_heads()", questions)
-    heads: list[Head | None] = []
+    replies = await replies_to(topology, "read_oldest_waits()", questions)
+    waits: list[float | None] = []
     for time, reply in zip(replies[::2], replies[1::2], strict=True):
-        found = [
-            Head(member, seconds_since(waits_since(score), moment(time)))
-            for member, score in pairs(reply)
-        ]
-        heads.append(found[0] if found else None)
-    return heads
+        found = [seconds_since(waits_since(score), moment(time)) for _, score in pairs(reply)]
+        waits.append(found[0] if found else None)
+    return waits
 
 
 def moment(time: Sequence[bytes]) -> int:
@@ -130,7 +127,6 @@ class Reader:
             Holder(
                 *self._common(member),
                 self._seconds_until(lease_end(score)),
-                member.removeprefix("+"),
                 seconds_since(held_since(score, lease, now), now),
             )
             for member, score in found
@@ -144,7 +140,6 @@ class Reader:
                 *self._common(member),
                 position,
                 self._life(sessions.get(session_of(member), 0)),
-                member,
                 seconds_since(waits_since(score), self._now),
             )
             for position, (member, score) in enumerate(found)
