@@ -314,7 +314,7 @@ def test_each_layer_imports_only_those_below_it() -> None:
 
 # The web page is a user of the public names. Beside them it knows how a store is named and shown.
 WEB_KNOWS = {
-    *["errors", "keys", "limiter", "listing", "log_writer", "validation"],
+    *["errors", "internals", "keys", "limiter", "listing", "log_writer", "validation"],
     *["stores.members", "stores.memory.store", "stores.registry", "stores.status"],
 }
 

@@ -187,6 +187,18 @@ class Attached:
     async def astatus(self, own: Declaration | None = None) -> Status:
         return await self._queue.astatus(await self.learn())
 
+    async def astatus_in_use(self) -> Status:
+        """The status for operators. If only keys of a name are in use, it has the limits that they
+        got from it. A pause of it holds them.
+        """
+        try:
+            return await self.astatus()
+        except UnknownLimiterError:
+            if self._whole is not None:
+                raise
+            await self._queue.check_in_use()
+            return await self._queue.astatus()
+
     # Changes of a name: at once, or when the store has shown that the name has limits -------------
 
     # A pause of the whole limiter holds its keys, so the use of a key is enough for it.

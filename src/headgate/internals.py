@@ -1,13 +1,13 @@
 """The inside of limiters and permits, for headgate's own adapters.
 
-`headgate.http`, `headgate.frameworks`, `headgate.testing` and the tests call these functions in
+`headgate.http`, `headgate.cli`, other adapters and the tests call these functions in
 place of private attributes. A later release may change them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from headgate.closing import CLOSINGS
 from headgate.errors import CostExceedsCapacityError
@@ -15,12 +15,14 @@ from headgate.stores import registry
 from headgate.threads import snapshot
 
 if TYPE_CHECKING:
+    from headgate.declaring import Attached
     from headgate.entrance import Entrance
     from headgate.interfaces import Queue, Store
     from headgate.limiter import Limiter
     from headgate.limits import Limit
     from headgate.permit import Issuer, Permit
     from headgate.request import Request
+    from headgate.stores.status import Status
 
 Estimate: TypeAlias = "Callable[[Limiter], dict[str, Any]]"  # the units to ask a limiter for, now
 
@@ -34,6 +36,11 @@ def queue_of(owner: object) -> Any: ...
 def queue_of(owner: Any) -> Any:
     """Return the queue behind a limiter, a classic, a permit or a wrapping queue."""
     return owner._queue
+
+
+async def status_in_use(attached: Limiter) -> Status:
+    """The status of an attached limiter for operators, also if only keys of it are in use."""
+    return await cast("Attached", queue_of(attached)).astatus_in_use()
 
 
 def store_of(owner: Any) -> Any:

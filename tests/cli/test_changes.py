@@ -107,6 +107,8 @@ async def test_pause_holds_all_keys_and_with_key_that_one_alone(name: str, redis
 
     assert (await headgate_here(redis_url, "pause", name, "300", "--yes")).code == 0
     assert [200 < (await key.astatus()).paused <= 300 for key in (one, other)] == [True, True]
+    shown = (await headgate_here(redis_url, "show", name, "--json")).object
+    assert (200 < shown["paused"] <= 300, shown["limits"][0]["used"]) == (True, 0)
     assert (await headgate_here(redis_url, "resume", name, "--yes")).code == 0
     assert [(await key.astatus()).paused for key in (one, other)] == [0, 0]
 

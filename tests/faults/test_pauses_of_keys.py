@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, Limiter, Rate
-from headgate.internals import queue_of
+from headgate import Concurrency, Limiter, Rate, UnknownLimiterError
+from headgate.internals import queue_of, status_in_use
 from headgate.stores.redis.session import pause_watch, polls, whole_pause
 from headgate.stores.redis.session.reservations import Reservations
 from headgate.stores.redis.session.whole_pause import WholePause
@@ -318,3 +318,22 @@ def test_a_permit_is_handed_on_only_while_the_last_answer_is_fresh() -> None:
     assert not reserved.may_hand_over(10.0 + whole_pause.TRUSTED)
     whole.note(1_000_000, 5_000_000, 10.5)
     assert not reserved.may_hand_over(11.0)
+
+
+async def test_a_process_without_limits_sees_the_pause_that_holds_a_key(
+    name: str, redis_url: str
+) -> None:
+    """Given a limiter with only a key in use, when it is paused, then an attached limiter of
+    another process shows the pause of the key and of the whole, and declares nothing.
+    """
+    limiter = elsewhere(name, PLENTY, url=redis_url)
+    await visit(limiter["k"])
+    await limiter.apause(HOUR)
+
+    def attached() -> Limiter:
+        return Limiter.attach(name, store=client_of_its_own(redis_url))
+
+    assert (await attached()["k"].astatus()).paused > HOUR / 2
+    assert (await status_in_use(attached())).paused > HOUR / 2
+    with pytest.raises(UnknownLimiterError):
+        await attached().acquire(max_sleep=0)

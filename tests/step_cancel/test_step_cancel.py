@@ -101,6 +101,8 @@ PASSED_ON = {  # to the wrapped queue, and they hold nothing
     "wrapping.py": ["OuterQueue.astatus", "OuterQueue.check_in_use"]
 }
 OPERATORS = {  # for the command and the page alone: they hold nothing
+    "declaring.py": ["Attached.astatus_in_use"],
+    "internals.py": ["status_in_use"],
     "listing.py": ["LastNames.read"],
     "stores/memory/listing.py": ["MemoryLists.amembers", "MemoryLists.aoldest_waits"],
     "stores/redis/listing.py": ["RedisLists.amembers", "RedisLists.aoldest_waits"],

@@ -97,6 +97,18 @@ async def test_a_key_can_be_shown(name: str, store: MemoryStore | str) -> None:
     assert (one["key"], one["limits"][0]["used"]) == ("tenant", 1)
 
 
+async def test_a_limiter_with_only_keys_in_use_shows_its_pause(
+    name: str, store: MemoryStore | str
+) -> None:
+    limiter = Limiter(name, "100/minute", store=store)
+    async with limiter["tenant"]:
+        await limiter.apause(60)
+    await indexed(store)
+    async with shown(app(store, auth=None), f"?search={name}") as stream:
+        row = row_of(await stream.next(), name)
+    assert (row["known"], 0 < row["paused"] <= 60) == (True, True)
+
+
 async def test_a_name_without_limits_is_shown_as_unknown_and_stays_so(
     name: str, store: MemoryStore | str
 ) -> None:

@@ -11,8 +11,7 @@ from headgate.cli.confirm import check_may_change, confirm
 from headgate.cli.exits import NOT_NOW, UNKNOWN, USAGE, Failure, is_count, usage
 from headgate.cli.output import emit, shown
 from headgate.cli.store import attach, redis_store_of
-from headgate.errors import UnknownLimiterError
-from headgate.internals import queue_of
+from headgate.internals import status_in_use
 from headgate.keys import encoded
 from headgate.limit_parser import parse_limit
 from headgate.limiter import Limiter
@@ -37,10 +36,9 @@ async def set_limits(args: Namespace) -> None:
 async def pause(args: Namespace) -> None:
     check_may_change(args)
     limiter, title = pausable(args)
-    status = await status_of(limiter)
+    status = await status_in_use(limiter)
     for_time = f"for {duration(args.seconds)}"
-    waiting = "" if status is None else f" {status.waiting:,} callers wait now."
-    confirm(args, f"Pause {title} {for_time}?{waiting}")
+    confirm(args, f"Pause {title} {for_time}? {status.waiting:,} callers wait now.")
     with usage():
         await limiter.apause(args.seconds)
     report(args, f"{title} is paused {for_time}.", key=args.key)
@@ -49,8 +47,7 @@ async def pause(args: Namespace) -> None:
 async def resume(args: Namespace) -> None:
     check_may_change(args)
     limiter, title = pausable(args)
-    status = await status_of(limiter)
-    paused = 0.0 if status is None else status.paused
+    paused = (await status_in_use(limiter)).paused
     left = f" It is paused for {duration(paused)} more." if paused else ""
     confirm(args, f"End the pause of {title}?{left}")
     await limiter.aresume()
@@ -64,17 +61,6 @@ def pausable(args: Namespace) -> tuple[Limiter, str]:
         return whole, f"{shown(args.name)} with all its keys"
     with usage():
         return whole[args.key], f"{shown(args.name)}[{shown(args.key)}]"
-
-
-async def status_of(limiter: Limiter) -> Status | None:
-    """None: only keys of the limiter are in use, so its own limits are unknown."""
-    try:
-        return await limiter.astatus()
-    except UnknownLimiterError:
-        if limiter.key is not None:
-            raise
-        await queue_of(limiter).check_in_use()
-        return None
 
 
 async def drain(args: Namespace) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.cli.output import as_json, emit, facts_of, shown
 from headgate.cli.store import attach, redis_store_of
+from headgate.internals import status_in_use
 from headgate.keys import encoded
 from headgate.listing import akeys_of
 from headgate.stores.status_text import duration
@@ -23,7 +24,7 @@ EVERY = 1.0  # seconds between two lines of `watch`
 
 
 async def show(args: Namespace) -> None:
-    status = await attach(args).astatus()
+    status = await status_in_use(attach(args))
     members = await redis_store_of(args).lists.amembers(encoded(args.name))
     facts = {
         **facts_of(status),
@@ -116,7 +117,7 @@ async def watch(args: Namespace) -> None:
     limiter, loop = attach(args), asyncio.get_running_loop()
     start = loop.time()
     for number in count(1):
-        status = await limiter.astatus()
+        status = await status_in_use(limiter)
         facts = {"time": datetime.now(UTC).isoformat(), **facts_of(status)}
         print(as_json("watch", facts), flush=True)
         await asyncio.sleep(max(0.0, start + number * EVERY - loop.time()))

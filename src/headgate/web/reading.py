@@ -13,6 +13,7 @@ from time import time
 from typing import Any, TypeAlias
 
 from headgate.errors import StoreError, UnknownLimiterError
+from headgate.internals import status_in_use
 from headgate.keys import encoded
 from headgate.limiter import Limiter
 from headgate.listing import LastNames
@@ -101,7 +102,7 @@ class Reader:
         async def ask(target: Target) -> Status:
             try:
                 async with asyncio.timeout(TIMEOUT):
-                    return await self._limiter(target).astatus()
+                    return await status_in_use(self._limiter(target))
             except TimeoutError:
                 raise StoreError(f"A server has not answered within {TIMEOUT:g} s.") from None
 

@@ -49,10 +49,8 @@ local function open_state(limits, state, alive_until, record, received, waits)
   gate.offered = offer and true or false
   Gate.clamp(server_time)
   if gate.offered then
-    -- A pause of the whole limiter needs no limits of its caller: it holds keys that are in use.
-    if PROGRAM == '' then
-      return ReplyCache.reply(DECLARES == OFFERED and 'stale ' .. limits or 'unknown')
-    end
+    -- A session without limits may look at these, and pause the keys that use them.
+    if PROGRAM == '' then return ReplyCache.reply('stale ' .. limits) end
   elseif limits ~= PROGRAM then
     if DECLARES ~= DECLARED and DECLARES ~= UPDATED then
       return ReplyCache.reply('stale ' .. limits)
