@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.cli.output import as_json, emit, facts_of, shown
 from headgate.cli.store import attach, redis_store_of
-from headgate.internals import status_in_use
+from headgate.internals import queue_of, status_in_use
 from headgate.keys import encoded
 from headgate.listing import akeys_of
 from headgate.stores.status_text import duration
@@ -102,7 +102,10 @@ async def ls(args: Namespace) -> None:
     if args.name is None:
         names = await redis_store_of(args).lists.anames()
     else:
-        names = await akeys_of(attach(args))
+        limiter = attach(args)
+        names = await akeys_of(limiter)
+        if not names:
+            await queue_of(limiter).check_in_use()  # raises for an unknown name
     text = "\n".join(map(in_a_line, names))
     emit(args, "ls", {"name": args.name, "names": names}, text, end="\n" if names else "")
 
