@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import signal
@@ -10,8 +11,10 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from headgate import Limiter
+from headgate.cli.top import Snapshot, table
 from tests.cli.command import (
     Done,
     Started,
@@ -153,6 +156,19 @@ async def test_top_is_live_on_a_terminal(fleet: Limiter, own_server: Server) -> 
     assert last in text
     assert "\x1b]0;x" not in text
     assert process.returncode == 130
+
+
+async def test_the_table_of_top_fits_into_80_columns(name: str) -> None:
+    """A bar that is cut off says nothing."""
+    limiter = Limiter(f"{name}-{'long' * 20}", "100/minute", "1 concurrent")
+    async with limiter:
+        snapshot = Snapshot(1, 0, [await limiter.astatus()], {})
+    screen = Console(width=80, file=io.StringIO())
+    screen.print(table(snapshot, 24))
+
+    text = screen.file.getvalue()
+    assert re.findall(r"\[[#.]+(.)", text) == ["]", "]"]
+    assert "1 of 100 requests" in text
 
 
 async def test_looking_declares_nothing(fleet: Limiter, own_server: Server) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST = 500  # names that are asked for their status in each snapshot
 EVERY = 1.0  # seconds between two snapshots
+BAR = 10  # columns of a bar
 TIMEOUT = 2.0  # seconds for the index, and for the status of all names
 
 
@@ -108,13 +109,19 @@ async def show_live(reader: Reader) -> None:
 
 def table(snapshot: Snapshot, height: int) -> Table:
     """As many rows as the terminal has room for. A name has a line for each limit."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     unread = f"; {unread_text(snapshot)}" if snapshot.unread else ""
-    made = Table(title=f"{snapshot.names:,} names; Ctrl-C ends{unread}", expand=True)
-    for column in ("name", "waiting", "oldest", "limits", "a new caller"):
-        made.add_column(column)
+    made = Table(
+        title=f"{snapshot.names:,} names; Ctrl-C ends{unread}", expand=True, box=SIMPLE_HEAD
+    )
+    made.add_column("name", min_width=8)
+    made.add_column("waiting")
+    made.add_column("oldest")
+    made.add_column("limits", no_wrap=True)  # a terminal of 80 columns has room for them
+    made.add_column("a new caller")
     room = height - 6
     for status in snapshot.statuses:
         room -= max(1, len(status.limits))
@@ -130,7 +137,9 @@ def table(snapshot: Snapshot, height: int) -> Table:
 
 def limits_text(status: Status) -> str:
     uses = [Use(each.kind, each.unit, each.used, each.capacity) for each in status.limits]
-    return "\n".join(f"[{bar(use)}] {use.used:,} of {use.capacity:,} {use.unit}" for use in uses)
+    return "\n".join(
+        f"[{bar(use, BAR)}] {use.used:,} of {use.capacity:,} {use.unit}" for use in uses
+    )
 
 
 def turn(status: Status) -> str:

@@ -40,10 +40,10 @@ def bars(uses: Sequence[Use]) -> list[str]:
     ]
 
 
-def bar(use: Use) -> str:
+def bar(use: Use, width: int = WIDTH) -> str:
     """A limit that is used a little shows a mark; one that has something left shows a dot."""
-    marks = max(int(use.used > 0), WIDTH * use.used // max(use.capacity, 1))
-    return f"{'#' * min(marks, WIDTH):.<{WIDTH}}"
+    marks = max(int(use.used > 0), width * use.used // max(use.capacity, 1))
+    return f"{'#' * min(marks, width):.<{width}}"
 
 
 def padded(texts: Sequence[str], align: str) -> list[str]:
