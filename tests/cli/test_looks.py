@@ -29,6 +29,8 @@ from tests.processes import environment
 from tests.servers import Server
 from tests.world import LONG, waiting
 
+NORMAL_SCREEN = "\x1b[?25h\x1b[?1049l"  # the cursor is seen, and the former content
+
 
 @pytest.fixture
 async def fleet(own_server: Server) -> Limiter:
@@ -156,6 +158,18 @@ async def test_top_is_live_on_a_terminal(fleet: Limiter, own_server: Server) -> 
     assert last in text
     assert "\x1b]0;x" not in text
     assert process.returncode == 130
+
+
+async def test_a_terminal_is_as_it_was_when_sigterm_has_ended_top(
+    fleet: Limiter, own_server: Server
+) -> None:
+    with terminal(own_server.user_url, "top") as (process, screen):
+        await asyncio.to_thread(read_until, screen, "'full'")
+        process.send_signal(signal.SIGTERM)
+        after = await asyncio.to_thread(read_until, screen, NORMAL_SCREEN)
+
+    assert after.endswith(NORMAL_SCREEN)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 async def test_the_table_of_top_fits_into_80_columns(name: str) -> None:

@@ -6,11 +6,13 @@ One snapshot needs only the standard library. The live table needs the package r
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.cli.exits import STORE_AWAY, USAGE, Failure
+from headgate.cli.exits import OK, SIGNALLED, STORE_AWAY, USAGE, Failure
 from headgate.cli.output import complain, emit, facts_of, shown
 from headgate.cli.store import redis_store_of
 from headgate.keys import encoded
@@ -38,7 +40,7 @@ class Snapshot(NamedTuple):
     oldest: dict[str, float | None]  # by name, for how many seconds its first waiter waits
 
 
-async def top(args: Namespace) -> None:
+async def top(args: Namespace) -> int:
     reader = Reader(redis_store_of(args))
     if args.json:
         snapshot = await reader.read()
@@ -51,9 +53,10 @@ async def top(args: Namespace) -> None:
         facts = {"names": snapshot.names, "unread": snapshot.unread, "limiters": limiters}
         emit(args, "top", facts, "")
     elif sys.stdout.isatty():
-        await show_live(reader)
+        return await show_live(reader)
     else:
         raise Failure(USAGE, "top shows a live table on a terminal: elsewhere, give --json.")
+    return OK
 
 
 class Reader:
@@ -97,14 +100,20 @@ def urgency(status: Status) -> tuple[float, float, str]:
     return -status.waiting, -fullest, status.name
 
 
-async def show_live(reader: Reader) -> None:
+async def show_live(reader: Reader) -> int:
+    """Show the table until SIGTERM or Ctrl-C. Both leave the terminal as it was."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     with extra("cli"):
         from rich.live import Live
     with Live(screen=True, auto_refresh=False) as live:
-        while True:
+        while not ended.is_set():
             snapshot = await reader.read()
             live.update(table(snapshot, live.console.height), refresh=True)
-            await asyncio.sleep(EVERY)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EVERY):
+                    await ended.wait()
+    return SIGNALLED + signal.SIGTERM
 
 
 def table(snapshot: Snapshot, height: int) -> Table:
