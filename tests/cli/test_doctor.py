@@ -211,3 +211,24 @@ async def test_members_of_dead_processes_are_found(own_server: Server) -> None:
 
     assert (found.severity, found.check, found.subject) == ("warning", "sessions", "limiter 'api'")
     assert "1 waiters and 0 permits" in found.text
+
+
+async def test_names_that_are_not_used_any_more_are_read_together(own_server: Server) -> None:
+    """Given names whose processes have ended, when there are more of them, then doctor reads no
+    more lists.
+    """
+    url, admin = own_server.user_url, own_server.admin
+
+    async def lists_read(names: int) -> int:
+        for number in range(names):
+            name = f"n{number}"
+            limiter = Limiter(name, "10/hour", store=url)
+            await limiter.acquire()
+            session = session_of(limiter).machine.numbering.session_id
+            admin.zadd(f"headgate:{{{name}}}:who", {session: 1})  # silent for long
+            admin.zadd(NAMES, {name: 2**40})
+        admin.config_resetstat()
+        assert await findings(url) == []
+        return int(admin.info("commandstats")["cmdstat_zrangebyscore"]["calls"])
+
+    assert await lists_read(1) == await lists_read(10)

@@ -18,6 +18,7 @@ from headgate.keys import title
 from headgate.stores.redis.listing import encoded_names
 from headgate.stores.redis.members import read_members
 from headgate.stores.redis.protocol.former import last_replaced
+from headgate.stores.redis.protocol.members import HOLDING, WAITING
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.eviction_check import dangerous
 from headgate.stores.redis.transport.failures import words
@@ -216,15 +217,17 @@ async def findings_of(topology: Topology, names: Sequence[str]) -> list[Finding]
     now = await now_of(topology, names[0])
     questions = []
     for name in names:
-        key = f"headgate:{{{name}}}"
+        key, who = f"headgate:{{{name}}}", f"headgate:{{{name}}}:who"
         questions.append((key, ("HMGET", key, "limits", "former")))
-        questions.append((key, ("ZCOUNT", f"{key}:who", "0", str(now))))
+        questions.append((key, ("ZCOUNT", who, "0", str(now))))  # sessions that are silent
+        questions.append((key, ("ZCOUNT", who, WAITING[0], HOLDING[1])))
     replies = await replies_to(topology, "doctor", questions)
     findings: list[Finding] = []
-    for name, (limits, former), silent in zip(names, replies[::2], replies[1::2], strict=True):
+    each = zip(names, replies[::3], replies[1::3], replies[2::3], strict=True)
+    for name, (limits, former), silent, members in each:
         if limits and former:
             findings += declaration_findings(name, limits.decode(), former.decode(), now)
-        if silent:
+        if silent and members:  # to read them takes two round trips for each name
             findings += await dead_findings(topology, name)
     return findings
 
