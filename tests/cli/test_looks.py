@@ -107,6 +107,23 @@ async def test_show_names_the_processes_that_hold_and_wait(
     assert f"process {os.getpid()} of" in text.partition("held by:")[2].partition("waiting")[0]
 
 
+async def test_show_with_key_has_the_processes_of_that_key(
+    fleet: Limiter, own_server: Server
+) -> None:
+    key = fleet["tenant 7"]
+    async with key:
+        waiter = asyncio.create_task(enter(key))
+        await waiting(key, 1)
+        seen = (
+            await done(own_server.user_url, "show", "full", "--key", "tenant 7", "--json")
+        ).object
+        whole = (await done(own_server.user_url, "show", "full", "--json")).object
+    (await waiter).release()
+
+    assert [(each["holding"], each["waiting"]) for each in (seen, whole)] == [(1, 1), (0, 0)]
+    assert [each["units"] for each in seen["holders"]] == [{"permits": 1}]
+
+
 async def test_top_puts_the_longest_queue_first(fleet: Limiter, own_server: Server) -> None:
     url = own_server.user_url
     async with fleet.acquire():

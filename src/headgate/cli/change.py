@@ -10,7 +10,7 @@ from argparse import Namespace
 from headgate.cli.confirm import check_may_change, confirm
 from headgate.cli.exits import NOT_NOW, UNKNOWN, USAGE, Failure, is_count, usage
 from headgate.cli.output import emit, shown
-from headgate.cli.store import attach, redis_store_of
+from headgate.cli.store import attach, attach_key, redis_store_of
 from headgate.internals import status_in_use
 from headgate.keys import encoded
 from headgate.limit_parser import parse_limit
@@ -56,11 +56,10 @@ async def resume(args: Namespace) -> None:
 
 def pausable(args: Namespace) -> tuple[Limiter, str]:
     """The whole limiter, or the key of --key, and its name in a message."""
-    whole = attach(args)
+    limiter = attach_key(args)
     if args.key is None:
-        return whole, f"{shown(args.name)} with all its keys"
-    with usage():
-        return whole[args.key], f"{shown(args.name)}[{shown(args.key)}]"
+        return limiter, f"{shown(args.name)} with all its keys"
+    return limiter, f"{shown(args.name)}[{shown(args.key)}]"
 
 
 async def drain(args: Namespace) -> None:

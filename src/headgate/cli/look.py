@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from headgate.cli.output import as_json, emit, facts_of, shown
-from headgate.cli.store import attach, redis_store_of
+from headgate.cli.store import attach, attach_key, redis_store_of
 from headgate.internals import queue_of, status_in_use
 from headgate.keys import encoded
 from headgate.listing import akeys_of
@@ -24,8 +24,8 @@ EVERY = 1.0  # seconds between two lines of `watch`
 
 
 async def show(args: Namespace) -> None:
-    status = await status_in_use(attach(args))
-    members = await redis_store_of(args).lists.amembers(encoded(args.name))
+    status = await status_in_use(attach_key(args))
+    members = await redis_store_of(args).lists.amembers(encoded(args.name, args.key))
     facts = {
         **facts_of(status),
         "holding": members.holding,

@@ -78,6 +78,10 @@ def add_store(parser: Parser, default: str | None) -> None:
     parser.add_argument("--store", metavar="URL", default=default, help=text)
 
 
+def add_key(parser: Parser) -> None:
+    parser.add_argument("--key", metavar="KEY", help="this key alone")
+
+
 def make_parser() -> tuple[Parser, dict[str, Parser]]:
     """The parser of all, and that of each verb."""
     parser = Parser(
@@ -109,9 +113,10 @@ def add_looks(verbs: Verbs) -> None:
         "show",
         "look:show",
         "show the limits of a name, and the processes that hold permits and wait",
-        "  headgate show api\n  headgate show api --json",
+        "  headgate show api\n  headgate show api --json\n  headgate show api --key tenant-7",
     )
     show.add_argument("name", metavar="NAME")
+    add_key(show)
     names = verbs.add(
         "ls",
         "look:ls",
@@ -156,8 +161,8 @@ def add_changes(verbs: Verbs) -> None:
         "end a pause of a name and its keys",
         "  headgate resume api\n  headgate resume api --key tenant-7",
     )
-    for parser in (pause, resume):
-        parser.add_argument("--key", metavar="KEY", help="this key alone")
+    add_key(pause)
+    add_key(resume)
     drain = verbs.add_change(
         "drain",
         "change:drain",

@@ -47,6 +47,15 @@ def attach(args: Namespace) -> Limiter:
     return make_limiter(args, ())
 
 
+def attach_key(args: Namespace) -> Limiter:
+    """The limiter of NAME, or that of its key if --key names one."""
+    whole = attach(args)
+    if args.key is None:
+        return whole
+    with usage():
+        return whole[args.key]
+
+
 def make_limiter(args: Namespace, limits: tuple[str, ...], on_lost: OnLost = "mark") -> Limiter:
     """As `attach`, but if there are `limits`, its first acquire declares them."""
     redis_store_of(args)  # raises for a bad URL
