@@ -188,8 +188,8 @@ class Attached:
         return await self._queue.astatus(await self.learn())
 
     async def astatus_in_use(self) -> Status:
-        """The status for operators. If only keys of a name are in use, it has the limits that they
-        got from it. A pause of it holds them.
+        """The status for operators, also if only keys of the name are in use. Then its limits are
+        those that a process has offered, and its pause is the one that holds the keys.
         """
         try:
             return await self.astatus()

@@ -60,9 +60,9 @@ class Refresher:
         self._client = client
         self._store = store
         self._named = named
-        # The sessions and the numbers of their last acquires at the refresh before.
+        # Of each session at the last refresh: its id, and the number of its last acquire.
         self._seen: set[tuple[str, int]] = set()
-        # Of sessions since then, which may be gone by the next refresh: one of each name.
+        # Sessions that began since then, one of each name. They may end before the next refresh.
         self._new: dict[str, Numbering] = {}
         # The calls of this refresh that are still to be sent, and the one in flight.
         self._calls: list[Refresh] = []
