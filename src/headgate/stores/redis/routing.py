@@ -219,7 +219,10 @@ def note(session: LoopSession, operation: Operation) -> None:
     A signal handler, a finalizer or another thread may call this in the middle of any method.
     """
     session.traffic.operations.append(operation)
-    session.client.loop.call_soon_threadsafe(send_noted, session)
+    if session.client.ended:  # it may have ended without this operation, and its loop runs no more
+        portal().tell(session.rescue)
+    else:
+        session.client.loop.call_soon_threadsafe(send_noted, session)
 
 
 def send_noted(session: LoopSession) -> None:
