@@ -149,7 +149,7 @@ async def test_forget_refuses_a_key_that_is_held(fleet: Limiter, redis_url: str)
         assert await uses(key) == (1, 1)
 
     assert (done.code, done.out) == (75, "")
-    assert "1 permits are held, and 0 callers wait" in done.err
+    assert "with held permits: 1, and waiting callers: 0." in done.err
 
 
 async def test_forget_refuses_a_key_with_waiters(fleet: Limiter, redis_url: str) -> None:
@@ -161,7 +161,7 @@ async def test_forget_refuses_a_key_with_waiters(fleet: Limiter, redis_url: str)
     done = await headgate_here(redis_url, "forget", fleet.name, "k", "--yes")
 
     assert (done.code, done.out) == (75, "")
-    assert "0 permits are held, and 1 callers wait" in done.err
+    assert "with held permits: 0, and waiting callers: 1." in done.err
     assert (await key.astatus()).paused > 0
     await key.aresume()
     (await waiter).release()
@@ -267,7 +267,8 @@ async def test_a_terminal_gets_a_question_before_a_change(
 ) -> None:
     done = at_a_terminal(redis_url, answer, "pause", fleet.name, "300")
 
-    question = f"Pause '{fleet.name}' with all its keys for 5.0 min? 0 callers wait now. [y/N]"
+    question = f"Pause '{fleet.name}' with all its keys for 5.0 min? "
+    question += "Callers that wait now, without those of keys: 0. [y/N]"
     assert question in done.err
     assert done.code == code
     assert ((await fleet.astatus()).paused > 0) is paused

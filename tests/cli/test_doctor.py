@@ -210,7 +210,7 @@ async def test_members_of_dead_processes_are_found(own_server: Server) -> None:
     (await waiter).release()
 
     assert (found.severity, found.check, found.subject) == ("warning", "sessions", "limiter 'api'")
-    assert "1 waiters and 0 permits" in found.text
+    assert "still have waiters: 1, and permits: 0" in found.text
 
 
 async def test_names_that_are_not_used_any_more_are_read_together(own_server: Server) -> None:

@@ -38,7 +38,8 @@ async def pause(args: Namespace) -> None:
     limiter, title = pausable(args)
     status = await status_in_use(limiter)
     for_time = f"for {duration(args.seconds)}"
-    confirm(args, f"Pause {title} {for_time}? {status.waiting:,} callers wait now.")
+    others = ", without those of keys" if args.key is None else ""
+    confirm(args, f"Pause {title} {for_time}? Callers that wait now{others}: {status.waiting:,}.")
     with usage():
         await limiter.apause(args.seconds)
     report(args, f"{title} is paused {for_time}.", key=args.key)
@@ -96,8 +97,8 @@ async def forget(args: Namespace) -> None:
     if forgotten.held or forgotten.waiting:
         raise Failure(
             NOT_NOW,
-            f"{title} is in use: {forgotten.held:,} permits are held, and {forgotten.waiting:,} "
-            "callers wait. Nothing was forgotten; try again when it is idle.",
+            f"{title} is in use, with held permits: {forgotten.held:,}, and waiting callers: "
+            f"{forgotten.waiting:,}. Nothing was forgotten; try again when it is idle.",
         )
     if not forgotten.known:
         raise Failure(UNKNOWN, f"the store has nothing to forget about {title}.")

@@ -263,7 +263,7 @@ async def dead_findings(topology: Topology, name: str) -> list[Finding]:
     holders = sum((each.lease_left or 0.0) <= 0 for each in members.holders)
     if not waiters and not holders:
         return []
-    text = f"{waiters:,} waiters and {holders:,} permits are those of processes that are silent"
+    text = f"processes that are silent still have waiters: {waiters:,}, and permits: {holders:,}"
     remedy = (
         "The next call of any process removes them. If it comes again, find out why processes are "
         "killed or stand still."
