@@ -39,7 +39,7 @@ async def test_a_notification_holds_and_wakes_keys_on_every_master(
     keys = [key_on(cluster, master, limiter) for master in cluster.masters()]
     for key in keys:
         await visit(key)
-    whole = queue_of(limiter).session()
+    whole = queue_of(limiter).routing.session()
     await eventually(lambda: whole.client.subscriptions.notifies(whole))
 
     await other.apause(HOUR)

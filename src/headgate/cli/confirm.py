@@ -24,8 +24,8 @@ def check_may_change(args: Namespace) -> None:
 def confirm(args: Namespace, question: str) -> None:
     if args.yes:
         return
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    with raising_at_ctrl_c():
+    with raising_at_ctrl_c():  # from the moment at which the user sees the question
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
     if answer.strip().lower() not in ("y", "yes"):
         raise Failure(FAILED, "nothing was changed.")
