@@ -1,7 +1,7 @@
 """The inside of limiters and permits, for headgate's own adapters.
 
-`headgate.http`, `headgate.cli`, other adapters and the tests call these functions in
-place of private attributes. A later release may change them.
+`headgate.http`, `headgate.cli`, other adapters and the tests call these functions in place of
+private attributes. A later release may change them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from headgate.closing import CLOSINGS
 from headgate.errors import CostExceedsCapacityError
+from headgate.limits import Concurrency, Rate
 from headgate.stores import registry
 from headgate.threads import snapshot
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.entrance import Entrance
     from headgate.interfaces import Queue, Store
     from headgate.limiter import Limiter
-    from headgate.limits import Limit
+    from headgate.limits import Limit, Quota, Window
     from headgate.permit import Issuer, Permit
     from headgate.request import Request
     from headgate.stores.status import Status
@@ -102,6 +103,23 @@ def settle_counted(permit: Permit, amounts: Mapping[str, int]) -> None:
     """Settle those of `amounts` that a rate, a window or a quota counts."""
     counted = queue_of(permit).declared.rated
     permit.settle(**{unit: amount for unit, amount in amounts.items() if unit in counted})
+
+
+def settle_stated(permit: Permit, amounts: Mapping[str, int], heed_at_most: float) -> None:
+    """Settle the `amounts` that a response states, by unit.
+
+    A larger amount than the capacity of a limit leaves a debt of at most `heed_at_most` seconds.
+    """
+    bounded = dict(amounts)
+    for limit in queue_of(permit).declared.limits:
+        if limit.unit in bounded and not isinstance(limit, Concurrency):
+            most = capacity_of(limit) + int(limit.amount * heed_at_most / limit.per)
+            bounded[limit.unit] = min(bounded[limit.unit], most)
+    settle_counted(permit, bounded)
+
+
+def capacity_of(limit: Rate | Window | Quota) -> int:
+    return limit.burst if isinstance(limit, Rate) else limit.amount
 
 
 def refund(permit: Permit) -> None:

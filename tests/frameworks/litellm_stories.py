@@ -43,6 +43,7 @@ class Provider(litellm.CustomLLM):
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.fails = 0
+        self.used: int | None = None  # the tokens that an answer states
 
     async def acompletion(self, *said: Any, **options: Any) -> Any:
         self.asked.append(self.clock.elapsed())
@@ -50,7 +51,10 @@ class Provider(litellm.CustomLLM):
         if self.fails:
             self.fails -= 1
             raise litellm.exceptions.InternalServerError("failed", "made-up", "model")
-        return litellm.completion("openai/gpt-4o", MESSAGES, mock_response="hello")
+        answer = litellm.completion("openai/gpt-4o", MESSAGES, mock_response="hello")
+        if self.used is not None:
+            answer.usage.total_tokens = self.used
+        return answer
 
 
 @pytest.fixture
@@ -140,6 +144,14 @@ async def test_tokens_are_estimated_and_settled(name: str, provider: Provider) -
         490,
         480,
     ]
+
+
+async def test_an_absurd_usage_is_a_debt_of_an_hour(name: str, provider: Provider) -> None:
+    limiter = Limiter(name, "1000 tokens/minute")
+    limited(limiter)
+    provider.used = 10**12
+    await ask()
+    assert left(limiter, "tokens") == -60_000
 
 
 async def test_an_estimate_is_reduced_when_the_limit_is_cut(name: str, provider: Provider) -> None:

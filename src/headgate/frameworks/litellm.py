@@ -16,12 +16,14 @@ from headgate.missing_extra import extra
 with extra("litellm"):
     from litellm.integrations.custom_logger import CustomLogger
 
-from headgate.internals import acquire_estimated, queue_of, refund, settle_counted
+from headgate.internals import acquire_estimated, queue_of, refund, settle_stated
 from headgate.limiter import Limiter
 from headgate.validation import show
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
+
+LONGEST_DEBT = 3600.0  # seconds, of a usage that a response states
 
 __all__ = ["LiteLLMLimiter"]
 
@@ -47,7 +49,7 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
     `estimate`: a function of the call's arguments that returns the units of the call, such as
     `{"tokens": 900}`. An estimate above a limit's capacity is reduced to it. The usage in the
     response (tokens, input_tokens, output_tokens, as far as the limiter counts them) is settled at
-    the end. Without an estimate it is charged then, as a debt.
+    the end. Without an estimate it is charged then, as a debt of an hour at most.
     `key`: "model", or a function of the call's arguments that returns a text: each model or text
     has a state of its own.
 
@@ -141,7 +143,7 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
         if call.get("cache_hit"):
             refund(permit)  # the response came from LiteLLM's cache
         else:
-            settle_counted(permit, read_usage(response))
+            settle_stated(permit, read_usage(response), LONGEST_DEBT)
         permit.release()
 
     def _drop(self, name: str) -> None:

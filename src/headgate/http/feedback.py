@@ -7,7 +7,7 @@ an answer, backoff.py counts refusals, and adoption.py follows a stated limit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
@@ -22,10 +22,10 @@ from headgate.http.backoff import Backoff
 from headgate.http.error_bodies import Headers
 from headgate.http.rate_limit_headers import Answer, Budget, Scope, Verdict, read
 from headgate.http.redirects import Departure, note_redirect
-from headgate.internals import queue_of, settle_counted
+from headgate.internals import capacity_of, queue_of
 from headgate.keys import names_of
 from headgate.limiter import Limiter
-from headgate.limits import Concurrency, Quota, Rate, Window
+from headgate.limits import Quota, Rate, Window
 from headgate.log_writer import log
 from headgate.permit import Permit
 from headgate.validation import flag, microseconds, seconds, show
@@ -256,28 +256,11 @@ def drained_period(permit: Permit, budget: Budget, alone: bool) -> float:
     return max(map(period_of, ours), default=0.0)
 
 
-def capacity_of(limit: Rate | Window | Quota) -> int:
-    return limit.burst if isinstance(limit, Rate) else limit.amount
-
-
 def period_of(limit: Rate | Window | Quota) -> float:
     """Return the seconds in which an empty limit is full again."""
     if isinstance(limit, Rate):
         return limit.per * max(1.0, limit.burst / limit.amount)
     return limit.per
-
-
-def settle_stated(permit: Permit, amounts: Mapping[str, int], heed_at_most: float) -> None:
-    """Settle the `amounts` that a response states, by unit.
-
-    A larger amount than the capacity of a limit leaves a debt of at most `heed_at_most` seconds.
-    """
-    bounded = dict(amounts)
-    for limit in queue_of(permit).declared.limits:
-        if limit.unit in bounded and not isinstance(limit, Concurrency):
-            most = capacity_of(limit) + int(limit.amount * heed_at_most / limit.per)
-            bounded[limit.unit] = min(bounded[limit.unit], most)
-    settle_counted(permit, bounded)
 
 
 def note_action(name: str, status: int, answer: Answer, action: str) -> None:

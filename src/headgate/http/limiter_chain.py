@@ -14,10 +14,16 @@ from threading import Timer
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.http.error_bodies import says_more_than_headers
-from headgate.http.feedback import HEED_AT_MOST, Feedback, FeedbackOptions, settle_stated
+from headgate.http.feedback import HEED_AT_MOST, Feedback, FeedbackOptions
 from headgate.http.rate_limit_headers import Answer, read
 from headgate.http.redirects import Departure, depart
-from headgate.internals import acquire_estimated, acquire_estimated_sync, refund, state_of
+from headgate.internals import (
+    acquire_estimated,
+    acquire_estimated_sync,
+    refund,
+    settle_stated,
+    state_of,
+)
 from headgate.limiter import Limiter
 from headgate.permit import Permit
 from headgate.validation import show

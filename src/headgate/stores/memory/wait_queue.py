@@ -77,17 +77,15 @@ class WaitQueue:
         self.local.migrate()
         self._drop_closed()
         if self.pooling and gate.queue and request.plain:
-            gate.join(
-                waiter, request.units, gate.rules.usual
-            )  # behind others, for as long as it takes
+            # Behind others, for as long as it takes.
+            gate.join(waiter, request.units, gate.rules.usual)
             waiter.since = gate.t
             self._note_loop(waiter)
             if self.holders.pool:
                 self.advance()
             return None
-        if gate.rules.never(
-            gate.rules.costs(request.units)
-        ):  # the limits may have changed meanwhile (T7)
+        # The limits may have changed meanwhile (T7).
+        if gate.rules.never(gate.rules.costs(request.units)):
             return never(self.name, self.declared, request)
         self.holders.empty_pool()
         decision = self.holders.all_or_nothing(self._decide, waiter)
