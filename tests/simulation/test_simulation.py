@@ -94,7 +94,7 @@ def test_a_run_leaves_nothing_of_its_fleet(seed: int) -> None:
     gc.collect()
     before = left_of_fleets()
     run(planned(seed))
-    assert left_of_fleets() <= before  # what other tests have left may go meanwhile
+    assert left_of_fleets() <= before  # the garbage of other tests may go meanwhile
 
 
 def left_of_fleets() -> int:
