@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -66,31 +67,27 @@ def client_of(limiter: Limiter) -> Client:
     return session_of(limiter).client
 
 
-PONG = b"+PONG\r\n"
+REFUSED = b"$7\r\nrefused\r\n"
 
 
-def refuse_once(proxy: Proxy, refusal: bytes, words: bytes = b"") -> None:
-    """The server does not run the next request that has these words, and its reply is `refusal`.
+def refuse_once(proxy: Proxy, refusal: bytes, words: bytes = b"FCALL") -> None:
+    """The server does not run the next call that has these words, and its reply is `refusal`.
 
-    A PING may come before it in one write.
+    Other commands may share one write with it. The server runs those, and a PING in its place.
     """
-    pongs = 0
 
     def stopped(request: bytes) -> bytes:
-        nonlocal pongs
-        if words not in request:
-            return request
-        pongs = 2 if b"PING" in request else 1
-        proxy.requests.alter, proxy.replies.alter = None, refused
-        return pongs * b"PING\r\n"
+        commands = re.split(rb"(?=\*\d+\r\n)", request)
+        found = [place for place, command in enumerate(commands) if words in command]
+        if found:
+            commands[found[0]] = b"*2\r\n$4\r\nPING\r\n" + REFUSED
+            proxy.requests.alter, proxy.replies.alter = None, refused
+        return b"".join(commands)
 
     def refused(reply: bytes) -> bytes:
-        nonlocal pongs
-        pongs -= reply.count(PONG)
-        if pongs or not reply.endswith(PONG):
-            return reply
-        proxy.replies.alter = None
-        return reply.removesuffix(PONG) + b"-" + refusal + b"\r\n"
+        if REFUSED in reply:
+            proxy.replies.alter = None
+        return reply.replace(REFUSED, b"-" + refusal + b"\r\n")
 
     proxy.requests.alter = stopped
 
