@@ -68,9 +68,16 @@ def pytest_configure(config: pytest.Config) -> None:
     except loops.LoopMissing as lacking:
         raise pytest.UsageError(f"--loop {config.getoption('loop')}: {lacking}") from None
     config.pluginmanager.register(Proofs(config))
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts its background jobs so. The programs of the tests would ignore SIGINT, too.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell starts its background jobs so that they ignore the first two, and nohup the third. The
+    # programs of the tests would ignore them, too.
+    signals = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGQUIT: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    for number, handler in signals.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_report_header() -> list[str]:
