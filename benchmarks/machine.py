@@ -19,12 +19,14 @@ PACKAGES = (
 )
 
 
-def facts(redis_version: str) -> str:
+def facts(redis_version: str = "") -> str:
+    """`redis_version`: empty if no server takes part."""
+    server = f", redis-server {redis_version}" if redis_version else ""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     return (
-        f"{platform.python_implementation()} {platform.python_version()}, redis-server "
-        f"{redis_version}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}, load "
-        f"{load:.1f} at the start"
+        f"{platform.python_implementation()} {platform.python_version()}{server}, "
+        f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, load {load:.1f} at the "
+        "start"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from benchmarks import connections, floor, goals, handoff, many_keys, shapes
+from benchmarks import connections, floor, goals, handoff, many_keys, rate_block, shapes
 from benchmarks.entrants import SEMAPHORES, Entrant
 from benchmarks.faults import works
 from benchmarks.faults.__main__ import SOUND
@@ -167,6 +167,17 @@ async def test_the_log_of_the_server_shows_each_kind_of_call(own_server: Server)
 
 def counted(times: growth.Times) -> Any:
     return {kind: len(each) for kind, each in times.items()}.items()
+
+
+def test_the_parts_of_a_block_are_shown_beside_the_limiter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rate_block, "BLOCKS", 1)
+
+    assert rate_block.main(["--quick"]) == 0
+
+    out = capsys.readouterr().out
+    assert all(name in out for name in rate_block.ladder())
 
 
 async def test_many_keys_share_a_connection_and_each_has_a_ttl(own_server: Server) -> None:
