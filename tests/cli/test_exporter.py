@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from argparse import Namespace
+from collections.abc import Sequence
 from time import monotonic
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 
 from headgate import Concurrency, Limiter, Semaphore
-from headgate.cli.exporter import TIMEOUT
+from headgate.cli.exporter import TIMEOUT, Reader
+from headgate.cli.store import redis_store_of
 from headgate.stores.redis.protocol.index import NAMES
-from headgate.stores.redis.store import STATUSES
+from headgate.stores.redis.store import STATUSES, RedisStore
 from headgate.stores.registry import store_of
 from tests.cli.command import Done, exporting, headgate_done, scrape, scraped
 from tests.faults.scene import enter
@@ -135,6 +139,25 @@ async def test_thousands_of_names_are_asked_for_in_parts(own_server: Server) -> 
     assert found["store_available", "raise", f"{store_of(url)}"] == 1
     shown = {series[1] for series in found if series[0] == "queue_length"}
     assert len(shown) == count
+
+
+async def test_names_that_one_scrape_leaves_out_come_first_in_the_next(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the last names of the index would otherwise never be read."""
+    url, names = own_server.user_url, {"a", "b", "c"}
+    await asyncio.gather(*(Limiter(name, "10/hour", store=url).acquire() for name in names))
+    await refreshed(url)
+    read_all = RedisStore.astatuses
+
+    async def read_one(store: RedisStore, names: Sequence[str], timeout: float) -> Any:
+        return await read_all(store, names[:1], timeout)
+
+    monkeypatch.setattr(RedisStore, "astatuses", read_one)
+    reader = Reader(redis_store_of(Namespace(store=url)))
+    scrapes = [await asyncio.to_thread(reader.read) for _ in names]
+
+    assert {name for scrape in scrapes for name, _ in scrape.fleet.waiting} == names
 
 
 def test_it_starts_without_a_store_and_ends_at_ctrl_c() -> None:

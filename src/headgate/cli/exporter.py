@@ -64,6 +64,7 @@ class Reader:
         self._names = LastNames(store.encoded_names, TIMEOUT)
         self._loop = asyncio.get_running_loop()
         self._trouble = ""
+        self._left_out: list[str] = []  # names for which the last scrape had no time
 
     def read(self) -> FleetState:
         """The state of the fleet, in a thread of the HTTP server: within 5 * TIMEOUT."""
@@ -75,7 +76,11 @@ class Reader:
         names: list[str] = []
         with suppress(StoreError):  # `trouble` has its text
             names = await self._names.read()
+        # Otherwise a busy machine would never read the last names.
+        first = {name: rank for rank, name in enumerate(self._left_out)}
+        names = sorted(names, key=lambda name: first.get(name, len(first)))
         found = await self._store.astatuses(names, TIMEOUT)
+        self._left_out = [name for name in names if name not in found]
         silent = sum(status is None for status in found.values())
         parts = [self._names.trouble] if self._names.trouble else []
         if silent:
