@@ -31,7 +31,10 @@ GATE = (
 # The files that hand permits on, ask again or pause by themselves, and the tests that have to
 # notice: the twins do not reach them.
 SHELLS = {
-    "stores/redis/session/local_handoff.py": ["tests/faults/test_hand_over.py"],
+    "stores/redis/session/local_handoff.py": [
+        "tests/unit/test_session.py",
+        "tests/faults/test_hand_over.py",
+    ],
     "stores/redis/transport/backoff.py": [
         "tests/unit/test_chores.py",
         "tests/faults/test_pauses.py",

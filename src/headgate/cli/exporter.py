@@ -22,6 +22,7 @@ from headgate.telemetry.reading import Budget, StoreState, fleet_of
 
 if TYPE_CHECKING:
     from headgate.stores.redis import RedisStore
+    from headgate.stores.status import Status
     from headgate.telemetry.prometheus import FleetState
 
 TIMEOUT = 1.0  # seconds for the index, and for the status of some names
@@ -73,14 +74,7 @@ class Reader:
     async def _read(self) -> FleetState:
         from headgate.telemetry.prometheus import FleetState
 
-        names: list[str] = []
-        with suppress(StoreError):  # `trouble` has its text
-            names = await self._names.read()
-        # Otherwise a busy machine would never read the last names.
-        first = {name: rank for rank, name in enumerate(self._left_out)}
-        names = sorted(names, key=lambda name: first.get(name, len(first)))
-        found = await self._store.astatuses(names, TIMEOUT)
-        self._left_out = [name for name in names if name not in found]
+        names, found = await self._ask()
         silent = sum(status is None for status in found.values())
         parts = [self._names.trouble] if self._names.trouble else []
         if silent:
@@ -92,6 +86,20 @@ class Reader:
         ]
         state = StoreState(f"{self._store}", available=not self._trouble)
         return FleetState(fleet_of(budgets), state, len(names) - len(read))
+
+    async def _ask(self) -> tuple[list[str], dict[str, Status | None]]:
+        """The names of the index, and the status of those for which there was time.
+
+        A busy machine never has time for all. So those that the last scrape left out come first.
+        """
+        names: list[str] = []
+        with suppress(StoreError):  # `trouble` has its text
+            names = await self._names.read()
+        ranks = {name: rank for rank, name in enumerate(self._left_out)}
+        names = sorted(names, key=lambda name: ranks.get(name, len(ranks)))
+        found = await self._store.astatuses(names, TIMEOUT)
+        self._left_out = [name for name in names if name not in found]
+        return names, found
 
     def _note(self, trouble: str) -> None:
         if bool(trouble) != bool(self._trouble):
