@@ -108,11 +108,12 @@ ONLY_PYTHON = {
 }
 ONLY_LUA = {
     "new": "`__init__` in Python",
-    "each": "the log is a sorted set here, read in pages by window_log.lua",
+    "entries": "the log is one list in memory",
+    "set_log": "the log is one list in memory",
+    "forget_first": "the log is one list in memory",
     "numbers": "memory keeps the rules themselves",
     "restore": "memory keeps the rules themselves",
     "pass": "many `acquire`s in one: memory is asked for one at a time",
-    "recount": "a key can be lost without the rest of the state",
 }
 LUA = re.compile(
     r"redis\.p?call|\b(?:KEYS|ARGV)\s*\[|^\s*(?:if .* then$|(?:for|while) .* do$)", re.MULTILINE

@@ -18,7 +18,7 @@ def code_of(part: str) -> str:
 
 
 def table_of(part: str) -> str:
-    """window_log.lua has WindowLog."""
+    """reply_cache.lua has ReplyCache."""
     return part.title().replace("_", "")
 
 
@@ -36,12 +36,8 @@ def test_a_part_calls_only_parts_before_it() -> None:
 
 
 def test_the_gate_is_pure() -> None:
-    """It calls no other part, no server and no clock. Only a window has its log on the server."""
+    """It calls no other part, no server and no clock."""
     called = {part: set(CALLED.findall(code_of(part))) for part in GATE}
     rules = {part: table_of(part) + "Rule" for part in KINDS.values()}
-    assert called == {
-        "gate": {"Gate"},
-        **{part: {rule} for part, rule in rules.items()},
-        "sliding_window": {rules["sliding_window"], "WindowLog"},
-    }
+    assert called == {"gate": {"Gate"}, **{part: {rule} for part, rule in rules.items()}}
     assert [part for part in GATE if re.search(r"redis\.|clock\(", code_of(part))] == []

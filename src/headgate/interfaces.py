@@ -113,7 +113,6 @@ class RemoteQueue(Queue, Issuer, Protocol):
 
     key: str  # where it is kept in its store
 
-    def check(self, declared: Declaration) -> None: ...
     @property
     def threads(self) -> Threads: ...
 

@@ -120,11 +120,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An exact sliding window: never more than `amount` in any interval of `per` seconds.
+    """A sliding window: never more than `amount` in any interval of `per` seconds.
 
-    A call waits only until enough earlier ones are `per` seconds old. `slack` lengthens the
-    interval by that many seconds, for a service that counts calls when they arrive. On Redis a
-    limiter has at most four. As text: "100/minute".
+    A call waits only until enough earlier ones are `per` seconds old. The window remembers 128
+    moments at most. With more in a period, neighbours merge into the later one, and a call waits
+    for up to `per/120` longer. `slack` lengthens the interval by that many seconds, for a service
+    that counts calls when they arrive. As text: "100/minute".
     """
 
     amount: int

@@ -90,7 +90,7 @@ async def test_the_keys_of_a_name_share_its_hash_tag_and_belong_to_no_other_name
             parent = None if key is None else made(name, None)
             keys = await keys_of(busy(made(name, key)), client, parent)
             assert_together(keys)
-            assert len(keys) == 3, keys  # the hash, the members, the log
+            assert len(keys) == 2, keys  # the hash and the members
             assert [(owner[each], (name, key)) for each in keys if each in owner] == []
             owner.update(dict.fromkeys(keys, (name, key)))
 

@@ -18,7 +18,6 @@ from headgate import (
     RateLimiter,
     Semaphore,
     TokenBucket,
-    Window,
 )
 from headgate.internals import queue_of
 from tests.bad_input.values import (
@@ -243,12 +242,6 @@ def test_a_limiter_without_limits_is_refused(nowhere: str) -> None:
     assert_sentence(caught.value, "Limiter('x')", "'100/minute'")
 
 
-def test_more_windows_than_a_server_keeps_are_refused(nowhere: str) -> None:
-    with pytest.raises(ValueError, match="Window") as caught:
-        limiter(nowhere, limits=tuple(Window(1, per) for per in range(1, 6)))
-    assert_sentence(caught.value, "Limiter('x')", "5 Window", "4")
-
-
 # Updates ------------------------------------------------------------------------------------------
 
 
@@ -281,9 +274,6 @@ def test_an_update_refuses_limits_that_a_limiter_refuses(way: str, nowhere: str)
     assert_sentence(caught.value, updated(way), "'100/minute'")
     with pytest.raises(ValueError, match=r"^parse_limit\("):
         UPDATES[way](its, "5/second", "100 per minite")
-    with pytest.raises(ValueError, match="Window") as caught:
-        UPDATES[way](its, *(Window(1, per) for per in range(1, 6)))
-    assert_sentence(caught.value, "5 Window", "4")
 
 
 def test_a_bad_update_changes_nothing(nowhere: str) -> None:
@@ -291,8 +281,6 @@ def test_a_bad_update_changes_nothing(nowhere: str) -> None:
     for way, bad in [("update", 5), ("aupdate", "100 per minite")]:
         with pytest.raises((TypeError, ValueError)):
             UPDATES[way](its, "7/second", bad)
-    with pytest.raises(ValueError, match="Window"):
-        its.update(*(Window(1, per) for per in range(1, 6)))
 
     assert queue_of(its).declared.capacity == {"requests": 5}
 

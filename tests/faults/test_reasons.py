@@ -123,8 +123,10 @@ async def test_a_certificate_that_is_not_trusted_is_a_failure_of_tls(name: str, 
 
 
 async def test_an_error_of_the_server_has_the_reason_reply(name: str, own_server: Server) -> None:
+    limiter = Limiter(name, "5/second", store=own_server.url)
+    await limiter.acquire()
     own_server.admin.config_set("maxmemory", "1")
-    error = await asked(Limiter(name, "5/second", store=own_server.url), "task")
+    error = await asked(limiter, "task")
 
     assert error.reason == "reply"
     assert "OOM" in str(error)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting, Window, log_writer
+from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting, log_writer
 from headgate.internals import queue_of, store_of
 from headgate.stores import fallback
 from headgate.stores.redis.queue import RedisQueue
@@ -342,30 +342,6 @@ async def test_limits_that_another_process_declared_are_divided_here(
                 with pytest.raises(StoreError, match="less than one for each") as refused:
                     await soon(limiter.acquire())
                 assert isinstance(refused.value.__cause__, StoreError)
-
-
-async def test_limits_that_the_server_cannot_keep_are_refused_for_the_share_too(
-    name: str, own_server: Server
-) -> None:
-    """S1: given a waiter for the share, when an update is refused because Redis cannot count it,
-    then the caller goes on waiting.
-    """
-    limiter = local(name, own_server, Concurrency(2))
-    own_server.kill()
-    first = await soon(limiter.acquire())
-    waiter = asyncio.create_task(enter(limiter))
-    await waiting(limiter, 1)
-
-    windows = [Window(10 + index, per=1) for index in range(5)]
-    with pytest.raises(ValueError, match="5 Window limits"):
-        limiter.update(*windows)
-    with pytest.raises(ValueError, match="5 Window limits"):
-        await limiter.aupdate(*windows)
-
-    await waiting(limiter, 1)
-    assert not waiter.done()
-    first.release()
-    (await soon(waiter)).release()
 
 
 async def test_updates_back_and_forth_are_not_logged_as_a_disagreement(

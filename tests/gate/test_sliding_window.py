@@ -1,20 +1,16 @@
-"""The exact sliding window: never more than `amount` in any interval of `per`, and no slower than
-that.
+"""The sliding window: never more than `amount` in any interval of `per`, no slower than that while
+128 entries suffice, and never more entries.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.gate.compile import Declaration, lengthened, rules_of
 from headgate.gate.gate import Grant
-from headgate.gate.sliding_window import STRIDE
 from headgate.gate.sliding_window import SlidingWindowRule as Rule
 from headgate.limits import Window
 from tests.gate.crowd import SECOND, START, Crowd, Passed, events, same, twin, windows
@@ -137,34 +133,107 @@ def test_the_moment_of_a_refusal_is_exact_for_a_large_cost() -> None:
     )
 
 
-class Counted(OrderedDict[int, int]):
-    """A log that counts how often it is looked at."""
-
-    looks = 0
-
-    def items(self) -> Any:
-        def each() -> Iterator[tuple[int, int]]:
-            for entry in super(Counted, self).items():
-                self.looks += 1
-                yield entry
-
-        return each()
+# Bounded ------------------------------------------------------------------------------------------
 
 
-def test_an_estimate_reads_no_more_of_the_log_than_a_stride() -> None:
-    """S9: given 10,000 calls in the log and a queue behind it, when a caller gets an estimate, then
-    it was the work of 100.
+class Exact:
+    """All grants, one by one."""
+
+    def __init__(self, amount: int, per: int) -> None:
+        self.amount, self.per = amount, per
+        self.grants: list[tuple[int, int]] = []
+
+    def used(self, t: int, longer: int = 0) -> int:
+        """The tokens of a period at `t`, if each grant counts for `longer`."""
+        return sum(cost for moment, cost in self.grants if moment > t - self.per - longer)
+
+    def moments(self, t: int) -> int:
+        """How many of the grants' moments count at `t`."""
+        return len({moment for moment, _ in self.grants if moment > t - self.per})
+
+
+PERIODS = st.sampled_from([1, 7, 124, 125, 1_000, 99_999, SECOND])
+COSTS = st.integers(1, 5)
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> tuple[Rule, Exact, list[tuple[int, int]]]:
+    """A window, and grants so near one another that many of them are in a period."""
+    per, amount = draw(PERIODS), draw(st.integers(100, 2_000))
+    gap = max(1, per // draw(st.integers(130, 1_000)))
+    gaps = st.sampled_from([0, 1, gap, gap, gap, 2 * gap, per // 2])
+    asked = draw(st.lists(st.tuples(gaps, COSTS), min_size=200, max_size=500))
+    return Rule("requests", amount, per), Exact(amount, per), asked
+
+
+def entries(rule: Rule) -> list[tuple[int, int]]:
+    numbers = [*rule.log, rule.last, rule.pending]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+@given(crowded())
+def test_a_window_of_any_amount_has_128_entries_and_is_one_cell_slower_at_most(
+    scene: tuple[Rule, Exact, list[tuple[int, int]]],
+) -> None:
+    """T1, T2, S9: given grants at any moments, then the window has never more than `amount` in a
+    period. It refuses only if there is no room when each grant counts for a cell longer. It is
+    exact until 128 moments were not enough.
     """
-    crowd = Crowd(Window(10_000, per=60))
-    crowd.play([("ask", 1, None), ("time", 1)] * 10_000)
-    rule = crowd.gate.rules.all[0]
-    assert isinstance(rule, Rule)
-    rule.log = log = Counted(rule.log)
+    rule, exact, asked = scene
+    now, was_exact = START, True
+    for gap, cost in asked:
+        now += gap
+        passes = rule.ready(cost, now) == now
+        was_exact = was_exact and exact.moments(now) <= 127
+        assert not passes or exact.used(now) + cost <= rule.capacity
+        assert passes or exact.used(now, 0 if was_exact else rule.cell) + cost > rule.capacity
+        if passes:
+            rule.take(cost, now)
+            exact.grants.append((now, cost))
+        assert len(entries(rule)) <= 128
+        assert sum(cost for _, cost in entries(rule)) == rule.used
 
-    moment = rule.ahead(7_000, crowd.now, crowd.now)
 
-    assert log.looks <= STRIDE + 1
-    assert START + 60 * SECOND < moment < START + 120 * SECOND
+@given(crowded(), st.data())
+def test_a_grant_is_given_back_from_the_entry_that_it_merged_into(
+    scene: tuple[Rule, Exact, list[tuple[int, int]]], data: st.DataObject
+) -> None:
+    """T5: given many grants, when each that counts is undone, in any order, then a cell later the
+    window is as new.
+    """
+    rule, _, asked = scene
+    now, grants = START, []
+    for gap, cost in asked:
+        now += gap
+        if rule.ready(cost, now) == now:
+            rule.take(cost, now)
+            grants.append((cost, now))
+    counting = [(cost, t) for cost, t in grants if t + rule.per > now]
+
+    for cost, t in data.draw(st.permutations(counting)):
+        rule.give(cost, t)
+
+    assert rule.left(now + rule.cell) == rule.capacity
+
+
+def test_a_cell_is_at_most_a_120th_of_a_period_rounded_up() -> None:
+    """T2: so a caller of a minute's window waits for half a second longer at most."""
+    cells = {per: Rule("requests", 1, per).cell for per in range(1, 10_000)}
+    assert all(cell <= -(-per // 120) for per, cell in cells.items())
+    assert Rule("requests", 1, 60 * SECOND).cell < SECOND / 2
+
+
+def test_a_grant_of_before_a_reset_is_not_given_back_from_a_later_one() -> None:
+    """T9: though both are of one cell, and the window merges."""
+    rule = Rule("requests", 10_000, 1_000_000)
+    rule.take(1, START)
+    rule.open(START + 1)
+    for number in range(1, 500):
+        rule.take(1, START + 1 + number)
+
+    rule.give(1, START)
+
+    assert rule.used == 499
 
 
 # Giving up ----------------------------------------------------------------------------------------
@@ -231,7 +300,7 @@ def test_a_new_window_keeps_the_counts_of_the_former(data: st.DataObject) -> Non
     rule = counted(crowd)
     now = crowd.gate.clamp(crowd.now)
     rule.refresh(now)
-    counting = [Passed(t, cost, 0) for t, cost in rule.log.items() if cost]
+    counting = [Passed(t, cost, 0) for t, cost in entries(rule) if cost]
 
     crowd.gate.follow(crowd.now, rules_of([limit]))
     crowd.ledger = {}

@@ -35,7 +35,7 @@ class Commit(NamedTuple):
 
 class Lost(NamedTuple):
     """A key is gone: it has expired, an operator has deleted it, or the server came back without
-    it. `part`: empty, `who` or `log`.
+    it. `part`: empty or `who`.
     """
 
     key: str

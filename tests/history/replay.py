@@ -67,7 +67,6 @@ class Name:
 
     def __init__(self) -> None:
         self.model = Model()
-        self.blind = False  # a log was lost, which the model does not know: until all is new
         self.t = 0
         self.fence = 0  # the last one that this state has given
         self.lost = 0  # the highest fence or time in any state that was lost
@@ -75,13 +74,10 @@ class Name:
         self.answered: dict[Op, Reply] = {}
 
     def lose(self, part: str) -> None:
-        if part == "log":
-            self.blind = True
-            return
         self.model.lose(part)
         if part == "":
             self.follow(self)
-            self.blind, self.answered, self.t, self.fence = False, {}, 0, 0
+            self.answered, self.t, self.fence = {}, 0, 0
 
     def follow(self, former: Name) -> None:
         """The server has started again without the writes that came after this."""
@@ -92,9 +88,7 @@ class Name:
         call = call_of(commit)
         found = parsed(commit.reply, call.program.count(";") + 1)
         expected = self._expected(call, commit)
-        return self._unlike_itself(commit, found) or (
-            None if self.blind else self._unlike_the_model(found, expected)
-        )
+        return self._unlike_itself(commit, found) or self._unlike_the_model(found, expected)
 
     def _expected(self, call: Call, commit: Commit) -> Reply:
         return self.model.call(call, commit.t, unheard=commit.unheard, run=commit.run)

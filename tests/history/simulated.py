@@ -10,7 +10,7 @@ from typing import Any
 from tests.history.events import Commit, Copied, History, Lost, Restored
 from tests.simulation.server import Call, Server, is_of_index
 
-PARTS = {":who": "who", ":log": "log"}
+PARTS = {":who": "who"}
 
 
 class Recorder:

@@ -32,6 +32,7 @@ from tests.twins.stories import Author
 
 SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
 STORIES, LENGTH = 30, 120
+CROWDS = 4  # stories of windows with more moments than they keep
 PATIENCE = (
     20  # seconds of this process's work for all stories of one mutant: one that takes longer hangs
 )
@@ -43,7 +44,6 @@ TWINS = (
         "declarations",
         "formats",
         "lifetimes",
-        "lost_logs",
         "nonsense",
         "notifications",
         "remembered_states",
@@ -66,6 +66,9 @@ class Jury:
         self.server = Server().start()
         self.stories: list[Story] = [json.loads(path.read_text()) for path in SEEDS]
         self.stories += [Author(f"mutants.{number}").story(LENGTH) for number in range(STORIES)]
+        self.stories += [
+            Author(f"crowds.{number}").crowded_window(4 * LENGTH) for number in range(CROWDS)
+        ]
         self._numbers = itertools.count()
         self._token = secrets.token_hex(6)
         self._open()

@@ -511,12 +511,9 @@ class Witness:
 
     def expired(self, key: bytes, value: Any) -> None:
         """S8: a key that ends has no promises in it."""
-        its = key.removesuffix(b":who").removesuffix(b":log")
+        its = key.removesuffix(b":who")
         name = self._names.get(its)
-        idle = key.endswith(b":log") and b"window " not in self._limits.get(
-            its, b""
-        )  # it was begun at the target of a slot, in case
-        if name is not None and not idle:
+        if name is not None:
             t = self._server.keys.microseconds()
             live = [holder for holder, end in name.members.holders.items() if end > t]
             if live:

@@ -425,7 +425,7 @@ class Fleet:
         slots, chance = self.server.slots, self.world.chance("move", fault)
         key = f"headgate:{{name-{chance.randrange(len(self.plan.limits))}}}".encode()
         if slots is not None and slots.begin(slot := key_slot(key)):
-            for part in (b"", b":who", b":log"):
+            for part in (b"", b":who"):
                 self.world.after(chance.randrange(fault.span), partial(slots.move, key + part))
             self.world.after(fault.span, partial(self.server.end_move, slot))
 

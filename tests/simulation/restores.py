@@ -22,7 +22,7 @@ HEARTBEAT = 3 * SECOND  # after that, a session that misses a notification asks 
 def keys_of(index: int) -> tuple[bytes, list[bytes]]:
     """The main key of a name, and all of its keys."""
     key = f"headgate:{{name-{index}}}".encode()
-    return key, [key + part for part in (b"", b":who", b":log")]
+    return key, [key, key + b":who"]
 
 
 class Restores:

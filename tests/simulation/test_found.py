@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.limits import Concurrency, Quota, Rate, Window
+from headgate.limits import Concurrency, Rate, Window
 from tests.simulation.fleet import run
 from tests.simulation.loop import SECOND
 from tests.simulation.network import CALM, Weather
@@ -156,31 +156,6 @@ FOUND = {
             Ask(16_241_383, 2, 0, "block", 1, 8087),
             Fault(16_420_849, "delete", 1, 51_228),
         ),
-    ),
-    # S8. A new name in a slot that moves has all of its keys made at the target, the log too.
-    # Without a window among its limits no call writes the log, nor misses it when it ends (seed
-    # 770405).
-    "a log that no limit needs ends before its name": Plan(
-        770_405,
-        4,
-        ((Concurrency(1, lease=5.0), Quota(2, per=5, anchor=0.3, slack=0.2)),),
-        None,
-        CALM._replace(delay=2000, spike=50_000),
-        True,
-        0.0,
-        20 * SECOND,
-        (
-            Ask(0, 2, 0, "told", 2, 41_145),
-            Ask(683_483, 3, 0, "drop", 1, 5981, max_sleep=20.0),
-            Fault(1_539_749, "move", 0, 1_305_990),
-            Ask(1_850_323, 3, 0, "block", 2, 8838, max_sleep=20.0, actual=2),
-            Ask(1_959_026, 2, 0, "block", 2, 37_806, max_sleep=20.0),
-            Ask(2_384_657, 0, 0, "hand", 2, 15 * SECOND, actual=2),
-            Ask(2_500_000, 3, 0, "block", 1, 2647),
-            Ask(10_000_000, 3, 0, "hand", 2, 32_192),
-            Ask(10_324_687, 1, 0, "enter", 1, 24 * SECOND, max_sleep=0.05),
-        ),
-        True,
     ),
     # S3. The state of a name went back, and did not know a session any more. The session's process
     # said that it was over, and the store kept no record of that. So a copy of its first call,

@@ -71,6 +71,23 @@ class Author:
     def story(self, length: int) -> Story:
         return {"programs": self.programs(), "steps": [self.step() for _ in range(length)]}
 
+    def crowded_window(self, length: int) -> Story:
+        """Grants at more moments of a period than a window keeps, and all else in between."""
+        dice, per = self.dice, int(self.period * 1_000_000)
+        pace = per // dice.randint(130, 600)
+        steps: list[list[Any]] = []
+        for _ in range(length):
+            requests = [["acquire", 1, self.asked(1), dice.choice([0, 0, None]), None]]
+            if dice.random() < 0.3:
+                requests.insert(0, self.operation())
+            steps += [["time", dice.choice([1, pace, pace, pace, per // 3])]]
+            steps += [self.step()] if dice.random() < 0.05 else [["call", 0, 0, requests]]
+        windows = [
+            Window(dice.randint(100, 1_000), dice.choice([self.period, self.period, 2.0]), unit)
+            for unit in ("requests", "requests", "tokens")
+        ]
+        return {"programs": [program(rules_of([window])) for window in windows], "steps": steps}
+
     # Limits ---------------------------------------------------------------------------------------
 
     def programs(self) -> list[str]:

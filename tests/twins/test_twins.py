@@ -21,6 +21,7 @@ from tests.twins.wire import NOON, Acquire, Call, Caller, Release, Status, Wire
 
 SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
 STORIES, LENGTH = 3, 120
+LENGTH_OF_CROWD = 400
 WAYS = [
     "functions",
     "scripts",
@@ -40,6 +41,7 @@ def first_difference(wire: Wire, story: Story) -> str:
 
 
 # The short run keeps one story in three. The way over functions is every sixth.
+CROWDED = [pytest.param(seed, marks=[pytest.mark.proof] * (seed > 3)) for seed in range(60)]
 DRAWN = [
     pytest.param(seed, marks=[pytest.mark.proof] * (seed % 6 not in (0, 3))) for seed in range(60)
 ]
@@ -66,6 +68,14 @@ def test_both_twins_answer_drawn_stories_alike(made: Callable[..., Wire], seed: 
     way = WAYS[seed % 6 == 0]
     for number in range(STORIES):
         agree(partial(made, way == "functions"), Author(f"{seed}.{number}").story(LENGTH))
+
+
+@pytest.mark.parametrize("seed", CROWDED)
+def test_both_twins_merge_the_same_entries_of_a_crowded_window(
+    made: Callable[..., Wire], seed: int
+) -> None:
+    """T1, T2, T5, S9: given more moments in a period than a window keeps."""
+    agree(partial(made, seed % 2 == 0), Author(f"crowded.{seed}").crowded_window(LENGTH_OF_CROWD))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -27,7 +27,7 @@ LUA = Library(
 DUMP = f"""
 {composed(sources(), ("limits", "state"))}
 local words, stored = {{}}, redis.call('HMGET', KEYS[1], 'limits', 'state', 'former', 'offer')
-gate = {{ rules = {{}} }}
+gate, HASH = {{ rules = {{}} }}, KEYS[1]
 if stored[2] then State.load(stored[1] or stored[4], stored[2]) end
 local function tell(from, ...)
   for _, name in ipairs({{ ... }}) do
@@ -466,7 +466,6 @@ class Wire:
         self.token = secrets.token_hex(6)  # for the clients of this name's sessions
         self.key = f"headgate:{{{name}}}"
         self.keys = [self.key, f"{self.key}:who"]
-        self.log = f"{self.key}:log"
         self.subscriptions = client.pubsub(ignore_subscribe_messages=True)
         self.subscriptions.psubscribe(f"headgate:{self.token}-*")
         self.subscriptions.get_message(timeout=TIMEOUT)
@@ -487,12 +486,10 @@ class Wire:
 
     def send(self, script: Script, words: list[str], now: int) -> Any:
         """The raw reply to raw arguments."""
-        logs = words[3] != "0" or "window " in words[0]
-        keys = [*self.keys, self.log] if logs else self.keys
         name = ("FCALL", script.function) if self.functions else ("EVALSHA", script.digest)
         pipeline = self.client.pipeline(transaction=False)
         pipeline.set(HOUR_HAND, now)
-        pipeline.execute_command(*name, len(keys), *keys, *words)
+        pipeline.execute_command(*name, len(self.keys), *self.keys, *words)
         return pipeline.execute()[1]
 
     # Other visible effects ------------------------------------------------------------------------
@@ -515,13 +512,11 @@ class Wire:
 
     def lives(self) -> dict[str, int]:
         """The keys that are there, and for how many milliseconds more; -1: for ever."""
-        keys = [*self.keys, self.log]
         pipeline = self.client.pipeline(transaction=False)
-        for key in keys:
+        for key in self.keys:
             pipeline.pttl(key)
-        return {
-            key: left for key, left in zip(keys, pipeline.execute(), strict=True) if left != GONE
-        }
+        lives = zip(self.keys, pipeline.execute(), strict=True)
+        return {key: left for key, left in lives if left != GONE}
 
     def lose(self, part: str) -> None:
         """One key is deleted, by an operator or by eviction."""
@@ -529,4 +524,4 @@ class Wire:
 
     def forget(self) -> None:
         self.subscriptions.close()
-        self.client.unlink(*self.keys, self.log)
+        self.client.unlink(*self.keys)

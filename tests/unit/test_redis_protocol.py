@@ -13,7 +13,7 @@ import pytest
 from headgate.errors import StoreError
 from headgate.gate.compile import Declaration, rules_of
 from headgate.gate.gate import Grant
-from headgate.limits import Concurrency, Limit, Window
+from headgate.limits import Concurrency
 from headgate.permit import Permit
 from headgate.request import Request
 from headgate.stores.redis.protocol.calls import (
@@ -221,8 +221,7 @@ def test_a_whole_call_is_written_as_the_wire_format_says(
     claim.
     """
     call = whole(WAITS * waits + NOTIFIED * notified)
-    keys = "3 headgate:{n} headgate:{n}:who headgate:{n}:log"
-    beginning = f"{keys} slots permits 1 30000000 s.1 4 1 3 ok 77"
+    beginning = "2 headgate:{n} headgate:{n}:who slots permits 1 30000000 s.1 4 1 3 ok 77"
     requests = "release s.1 1 1 - acquire 2 1 -1 -1 -"
     assert call.script == library().whole
     assert text(call.words) == f"{beginning} {flags} 50000 {requests}"
@@ -234,10 +233,9 @@ def test_a_call_without_acquires_runs_even_if_the_server_is_out_of_memory() -> N
     assert write_call(*at, [release(1)], []).script == library().back
 
 
-@pytest.mark.parametrize("limit", [Concurrency(1), Window(1, per=1)], ids=["no log", "a log"])
-def test_the_fast_path_writes_the_words_of_a_call(limit: Limit) -> None:
-    declared, lone = Declaration(rules_of([limit])), acquire(4)
-    keys = keys_of("headgate:{n}", declared)
+def test_the_fast_path_writes_the_words_of_a_call() -> None:
+    declared, lone = Declaration(rules_of([Concurrency(1)])), acquire(4)
+    keys = keys_of("headgate:{n}")
     call = write_call("headgate:{n}", declared, KNOWN, "s.0", 4, "0", 0, [], [lone])
     assert words_at_once(keys, declared.program, "s.0", "4", lone.request.text) == call.words
 

@@ -1,75 +1,66 @@
--- The exact sliding window. Twin: sliding_window.py; the reasons stand there.
+-- The sliding window. Twin: sliding_window.py; the reasons stand there.
 --
--- The latest entry stays in the state (last, pending) until a later one follows, so that grants of
--- one moment are one write. `first` is the oldest moment in the log; 0: there is none. `slot` is the
--- window's range of the log (setup.lua).
+-- An entry of the log is 16 bytes: moment and cost. The latest one is `last` and `pending`. The few
+-- before it are in `tail`, a text that every call writes. Those before are in `log`, a text that is
+-- written when it has `changed`. Its first `skipped` bytes are of entries that have expired. `first`
+-- is the oldest moment in both; 0: there is none.
 
-local SlidingWindowRule = { kind = 'window', holds = false, logs = true }
-local STRIDE = 100
+local SlidingWindowRule = { kind = 'window', holds = false }
+local CELLS = 124
+local ENTRY, SIZE = '<dd', 16
+local FULL, LONG_TAIL = 127 * SIZE, 8 * SIZE
 
 function SlidingWindowRule.new(unit, numbers)
-  return { unit = unit, capacity = numbers[1], per = numbers[2] }
+  return {
+    unit = unit, capacity = numbers[1], per = numbers[2], cell = ceil(numbers[2] / CELLS),
+  }
+end
+
+local function entries(rule)
+  return string.sub(rule.log, rule.skipped + 1) .. rule.tail
+end
+
+local function set_log(rule, log)
+  rule.log, rule.tail, rule.skipped, rule.changed = log, '', 0, true
 end
 
 function SlidingWindowRule.open(rule, t)
-  -- A new rule has no slot, and so no log.
-  if rule.slot then WindowLog.drop(rule.slot, MOST - 1) end
-  rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
-  rule.wanted, rule.found, rule.gone = 0, 0, 0
+  set_log(rule, '')
+  rule.first, rule.used, rule.last, rule.pending = 0, 0, 0, 0
+  rule.gone, rule.opened, rule.merges_until = 0, t, 0
+  rule.wanted, rule.found = 0, 0
 end
 
--- Calls see(moment, cost) for each entry until that returns true.
-function SlidingWindowRule.each(rule, see)
-  if rule.first > 0 and WindowLog.each(rule.slot, rule.first, see) then return end
-  if rule.last > 0 then see(rule.last, rule.pending) end
-end
-
--- The log was lost: only its present entries count.
-function SlidingWindowRule.recount(rule)
-  rule.used, rule.wanted = 0, 0
-  rule:each(function(_, cost) rule.used = rule.used + cost end)
+local function forget_first(rule)
+  if rule.skipped == #rule.log then set_log(rule, rule.tail) end
+  local moment, cost, after = struct.unpack(ENTRY, rule.log, rule.skipped + 1)
+  rule.gone, rule.used, rule.skipped = max(rule.gone, moment + rule.per), rule.used - cost, after - 1
+  local log, at = rule.log, after
+  if at > #log then log, at = rule.tail, 1 end
+  rule.first = at <= #log and struct.unpack('<d', log, at) or 0
 end
 
 function SlidingWindowRule.refresh(rule, t)
-  -- If all of it has expired, the entries need no look.
-  if rule.first > 0 and rule.last + rule.per <= t then
-    WindowLog.drop(rule.slot, rule.last)
-    rule.gone = rule.last + rule.per
-    rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
-  end
-  -- `whole`: the log still has its oldest entry. Otherwise entries were lost.
-  if rule.first > 0 and rule.first + rule.per <= t then
-    local gone, first, whole = 0, 0, false
-    -- `each` ends with `last`, the entry of the state. If only that stays, `first` becomes 0.
-    rule:each(function(moment, cost)
-      whole = whole or moment == rule.first
-      if moment == rule.last or moment + rule.per > t then
-        first = moment ~= rule.last and moment or 0
-        return true
-      end
-      gone = moment
-      rule.used = rule.used - cost
-    end)
-    if gone > 0 then WindowLog.drop(rule.slot, gone) end
-    rule.gone = max(rule.gone, gone + rule.per)
-    rule.first = first
-    if not whole then rule:recount() end
-  end
-  if rule.first == 0 and rule.last > 0 and rule.last + rule.per <= t then
-    rule.used = rule.used - rule.pending
-    rule.gone = rule.last + rule.per
-    rule.last, rule.pending = 0, 0
+  local past = t - rule.per
+  if rule.last <= past then
+    if rule.last > 0 then
+      rule.gone = max(rule.gone, rule.last + rule.per)
+      set_log(rule, '')
+      rule.first, rule.used, rule.last, rule.pending = 0, 0, 0, 0
+    end
+  else
+    while rule.first > 0 and rule.first <= past do forget_first(rule) end
   end
 end
 
 function SlidingWindowRule.freed(rule, need)
-  local free = 0
-  rule:each(function(moment, cost)
-    free = moment
-    need = need - cost
-    return need <= 0
-  end)
-  return free + rule.per
+  local log, at = entries(rule), 1
+  while at < #log do
+    local moment, cost, after = struct.unpack(ENTRY, log, at)
+    need, at = need - cost, after
+    if need <= 0 then return moment + rule.per end
+  end
+  return rule.last + rule.per
 end
 
 -- A cache: `freed` returned the moment `found` for the cost `wanted`. A new entry clears it (0); an
@@ -84,28 +75,60 @@ end
 
 function SlidingWindowRule.take(rule, cost, t)
   rule:refresh(t)
-  if rule.last > 0 and t ~= rule.last then
-    if rule.first == 0 then -- the log is empty: the entry of the state becomes its oldest
-      WindowLog.open()
-      rule.first = rule.last
+  local last = rule.last
+  if last > 0 and t ~= last then
+    if #rule.log - rule.skipped + #rule.tail == FULL then rule:merge(t) end
+    if t >= rule.merges_until or floor(t / rule.cell) ~= floor(last / rule.cell) then
+      rule.tail, rule.pending = rule.tail .. struct.pack(ENTRY, last, rule.pending), 0
+      if rule.first == 0 then rule.first = last end
+      if #rule.tail > LONG_TAIL then set_log(rule, entries(rule)) end
     end
-    WindowLog.add(rule.slot, rule.last, rule.pending)
-    rule.pending = 0
   end
-  rule.last, rule.wanted = t, 0
-  rule.pending = rule.pending + cost
-  rule.used = rule.used + cost
+  rule.last, rule.pending, rule.used = t, rule.pending + cost, rule.used + cost
+  rule.wanted = 0
+end
+
+function SlidingWindowRule.merge(rule, t)
+  local merged, log, at = {}, entries(rule), 1
+  local last, pending = 0, 0 -- the entry that is merged now
+  while at < #log do
+    local moment, cost, after = struct.unpack(ENTRY, log, at)
+    if last > 0 and floor(moment / rule.cell) ~= floor(last / rule.cell) then
+      merged[#merged + 1], pending = struct.pack(ENTRY, last, pending), 0
+    end
+    last, pending, at = moment, pending + cost, after
+  end
+  merged[#merged + 1] = struct.pack(ENTRY, last, pending)
+  set_log(rule, table.concat(merged))
+  rule.first = struct.unpack('<d', rule.log)
+  rule.merges_until = t + rule.per
 end
 
 function SlidingWindowRule.give(rule, cost, t)
-  local back = 0
-  if t == rule.last then
-    back = min(cost, rule.pending)
-    rule.pending = rule.pending - back
-  elseif rule.first > 0 then
-    back = WindowLog.give(rule.slot, t, cost)
+  if t < rule.opened or t + rule.per <= rule.gone then return end
+  local log, at, moment, there = entries(rule), 1, 0, 0
+  while at < #log do
+    local after
+    moment, there, after = struct.unpack(ENTRY, log, at)
+    if moment >= t then break end
+    at = after
+  end
+  local in_log = at < #log
+  if not in_log then moment, there = rule.last, rule.pending end
+  if not rule:has_become(moment, t) then return end
+  local back = min(cost, there)
+  if in_log then
+    local entry = struct.pack(ENTRY, moment, there - back)
+    set_log(rule, string.sub(log, 1, at - 1) .. entry .. string.sub(log, at + SIZE))
+  else
+    rule.pending = there - back
   end
   rule.used, rule.wanted = rule.used - back, 0
+end
+
+function SlidingWindowRule.has_become(rule, moment, t)
+  local same_cell = floor(moment / rule.cell) == floor(t / rule.cell)
+  return moment == t or (moment > t and same_cell and t < rule.merges_until)
 end
 
 function SlidingWindowRule.settle(rule, extra, t, now)
@@ -126,11 +149,7 @@ function SlidingWindowRule.ahead(rule, total, t, now)
   local periods = floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity
   local need = rule.used + rest + 1 - rule.capacity
-  local beyond = max(0, need - STRIDE)
-  local pace = ceil(beyond / rule.capacity * rule.per)
-  local free = t
-  if need > 0 then free = max(t, rule:freed(need - beyond) + pace) end
-  return free + periods * rule.per
+  return (need > 0 and max(t, rule:freed(need)) or t) + periods * rule.per
 end
 
 function SlidingWindowRule.idle_at(rule)
@@ -143,19 +162,24 @@ function SlidingWindowRule.left(rule, t)
 end
 
 function SlidingWindowRule.adopt(rule, old, t)
-  rule.slot, rule.used, rule.first = old.slot, old.used, old.first
-  rule.last, rule.pending = old.last, old.pending
-  rule.wanted, rule.gone = 0, t
+  set_log(rule, entries(old))
+  rule.first, rule.used, rule.last, rule.pending = old.first, old.used, old.last, old.pending
+  rule.gone, rule.opened = t, old.opened
+  rule.merges_until = rule.per == old.per and old.merges_until or 0
+  rule.wanted, rule.found = 0, 0
 end
 
+-- The last number is the length of the tail, which follows it in the state.
 function SlidingWindowRule.numbers(rule)
-  return rule.slot, rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found,
-    rule.gone
+  return rule.first, rule.used, rule.last, rule.pending, rule.gone, rule.opened,
+    rule.merges_until, rule.wanted, rule.found, rule.skipped, #rule.tail
 end
 
-function SlidingWindowRule.restore(rule, slot, used, first, last, pending, wanted, found, gone)
-  rule.slot, rule.used, rule.first, rule.last, rule.pending = slot, used, first, last, pending
-  rule.wanted, rule.found, rule.gone = wanted, found, gone
+function SlidingWindowRule.restore(rule, first, used, last, pending, gone, opened, merges_until,
+    wanted, found, skipped)
+  rule.first, rule.used, rule.last, rule.pending = first, used, last, pending
+  rule.gone, rule.opened, rule.merges_until = gone, opened, merges_until
+  rule.wanted, rule.found, rule.skipped = wanted, found, skipped
 end
 
 return SlidingWindowRule

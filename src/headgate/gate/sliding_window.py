@@ -1,25 +1,42 @@
-"""The exact sliding window, on integers. Twin: sliding_window.lua, function for function.
-Python alone has `admit`. Lua alone has `numbers`, `restore`, `each` and `recount`.
+"""The sliding window, on integers. Twin: sliding_window.lua, function for function. Python alone
+has `admit`. Lua alone has `numbers` and `restore`.
 
 A log of (moment, cost) for one period, merged by moment. A grant at `t` counts until `t + per`, so
 no half-open interval of `per` microseconds ever holds more than `amount`.
+
+The log has at most 128 entries, whatever the amount. It is exact as long as so many suffice. When
+it is full, entries merge by cells, which are equal parts of the time: into the latest entry of
+their cell. A period overlaps 125 cells at most. For one period from then on, each new entry merges,
+too. A merged entry counts for up to a cell longer. So the window is never over, and a caller waits
+for one cell longer at most.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from math import ceil
 from typing import ClassVar
 
 from headgate.gate.concurrency import MOST
 
-STRIDE = 100  # tokens whose release an estimate looks up one by one
+CELLS = 124  # of a period: a cell is shorter than per/120
+FULL = 2 * 127  # numbers in the log; the latest entry is beside it
 
 
 class SlidingWindowRule:
     """`used` tokens are in the log, whose moments never decrease."""
 
-    __slots__ = ("capacity", "gone", "log", "per", "unit", "used")
+    __slots__ = (
+        "capacity",
+        "cell",
+        "gone",
+        "last",
+        "log",
+        "merges_until",
+        "opened",
+        "pending",
+        "per",
+        "unit",
+        "used",
+    )
 
     holds: ClassVar[bool] = False
 
@@ -27,38 +44,47 @@ class SlidingWindowRule:
         self.unit = unit
         self.capacity = amount
         self.per = per
-        self.used = 0
-        # When tokens last came free: an entry expired, or the limits changed. For `drain`.
-        self.gone = 0
-        self.log: OrderedDict[int, int] = OrderedDict()
+        self.cell = -(-per // CELLS)
+        self.open(0)
 
     @property
     def text(self) -> str:
         return f"window {self.unit} {self.capacity} {self.per}"
 
     def open(self, t: int) -> None:
-        self.used = self.gone = 0
-        self.log = OrderedDict()
+        """Begin at `t`. Giving back an earlier grant returns nothing (T9)."""
+        # Moment and cost of each entry but the latest, oldest first. It is empty if `last` is 0.
+        log: list[int] = []
+        # One statement: an exception of a signal handler changes nothing or finds all changed.
+        self.log, self.used, self.last, self.pending = log, 0, 0, 0  # the latest entry
+        # When tokens last came free: an entry expired, or the limits changed. For `drain`.
+        self.gone, self.opened = 0, t
+        self.merges_until = 0  # new entries merge before this moment
 
     def refresh(self, t: int) -> None:
         """Forget the entries that no longer count at `t`."""
-        log = self.log
-        while log:
-            moment, cost = next(iter(log.items()))
-            if moment + self.per > t:
-                return
-            del log[moment]
-            self.used -= cost
-            self.gone = moment + self.per
+        log, past = self.log, t - self.per
+        if self.last <= past:
+            if self.last > 0:
+                gone = max(self.gone, self.last + self.per)
+                self.log, self.used, self.last, self.pending, self.gone = [], 0, 0, 0, gone
+        elif log and log[0] <= past:
+            end = spent = 0
+            while end < len(log) and log[end] <= past:
+                spent += log[end + 1]
+                end += 2
+            gone = max(self.gone, log[end - 2] + self.per)
+            del log[:end]
+            self.used, self.gone = self.used - spent, gone
 
     def freed(self, need: int) -> int:
         """The moment at which `need` of the tokens in the log no longer count."""
-        moment = 0
-        for moment, cost in self.log.items():  # noqa: B007 - its last moment is the answer
-            need -= cost
+        log = self.log
+        for at in range(0, len(log), 2):
+            need -= log[at + 1]
             if need <= 0:
-                break
-        return moment + self.per
+                return log[at] + self.per
+        return self.last + self.per
 
     def ready(self, cost: int, t: int) -> int:
         """The first moment at or after `t` at which `cost` tokens fit (T4)."""
@@ -67,29 +93,80 @@ class SlidingWindowRule:
 
     def take(self, cost: int, t: int) -> None:
         self.refresh(t)
-        self.log[t] = self.log.get(t, 0) + cost
-        self.used += cost
+        last, pending = self.last, self.pending
+        if t != last > 0:
+            if len(self.log) == FULL:
+                self.merge(t)
+            if t >= self.merges_until or t // self.cell != last // self.cell:
+                log, end = self.log, len(self.log)
+                # From here on no signal handler runs, because nothing is called.
+                log[end:] = last, pending
+                pending = 0
+        self.last, self.pending, self.used = t, pending + cost, self.used + cost
+
+    def merge(self, t: int) -> None:
+        """Merge the entries of each cell. Until `t + per` each new one merges with `last`."""
+        merged: list[int] = []
+        for at in range(0, len(self.log), 2):
+            moment, cost = self.log[at : at + 2]
+            if merged and merged[-2] // self.cell == moment // self.cell:
+                merged[-2:] = moment, merged[-1] + cost
+            else:
+                merged += moment, cost
+        self.log, self.merges_until = merged, t + self.per
 
     def admit(self, now: int) -> bool:
-        if self.ready(1, now) != now:
-            return False
-        self.take(1, now)
+        """`refresh`, `ready` and `take` of one token, because this is the hot path.
+
+        It forgets entries only when it needs their room.
+        """
+        used = self.used
+        if used >= self.capacity:
+            self.refresh(now)
+            used = self.used
+            if used >= self.capacity:
+                return False
+        last, pending = self.last, self.pending
+        if now != last > 0:
+            log = self.log
+            end = len(log)
+            if end == FULL:
+                self.take(1, now)
+                return True
+            if now >= self.merges_until or now // self.cell != last // self.cell:
+                log[end:] = last, pending
+                pending = 0
+        self.last, self.pending, self.used = now, pending + 1, used + 1
         return True
 
     def give(self, cost: int, t: int) -> None:
-        """Undo a take at `t` (T5)."""
-        if t in self.log:
-            back = min(cost, self.log[t])
-            self.log[t] -= back
-            self.used -= back
+        """Undo a take at `t` (T5). Its entry may have merged into the next one of its cell."""
+        if t < self.opened or t + self.per <= self.gone:
+            return
+        log, at = self.log, 0
+        while at < len(log) and log[at] < t:
+            at += 2
+        moment, there = log[at : at + 2] or (self.last, self.pending)
+        if not self.has_become(moment, t):
+            return
+        back = min(cost, there)
+        if at < len(log):
+            log[at + 1] -= back
+        else:
+            self.pending -= back
+        self.used -= back
+
+    def has_become(self, moment: int, t: int) -> bool:
+        """Whether the entry of `t` is that of `moment`, the first one from `t` on."""
+        same_cell = moment // self.cell == t // self.cell
+        return moment == t or (moment > t and same_cell and t < self.merges_until)
 
     def settle(self, extra: int, t: int, now: int) -> None:
         """Charge at the latest moment of the log. Less than zero gives back at `t`."""
         if extra < 0:
             self.give(-extra, t)
         elif extra > 0:
-            latest = next(reversed(self.log), now)
-            self.take(min(extra, MOST - self.used), max(now, latest))
+            self.take(min(extra, MOST - self.used), max(now, self.last))
 
     def drain(self, left: int, since: int, now: int) -> None:
         """If entries expired after `since`, nothing changes: some tokens came free since then."""
@@ -98,17 +175,13 @@ class SlidingWindowRule:
             self.settle(max(0, self.capacity - self.used - left), now, now)
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        """Exact for the next `STRIDE` tokens to be freed, then at the average pace (S9)."""
         # Not at `t`: it may be far in the future, and the limits may change before it.
         self.refresh(now)
         periods, rest = divmod(total - 1, self.capacity)
-        need = self.used + rest + 1 - self.capacity
-        beyond = max(0, need - STRIDE)
-        pace = ceil(beyond / self.capacity * self.per)
-        return (t if need <= 0 else max(t, self.freed(need - beyond) + pace)) + periods * self.per
+        return self.ready(rest + 1, t) + periods * self.per
 
     def idle_at(self) -> int:
-        return next(reversed(self.log)) + self.per if self.log else 0
+        return self.last + self.per if self.last else 0
 
     def left(self, t: int) -> int:
         self.refresh(t)
@@ -116,4 +189,6 @@ class SlidingWindowRule:
 
     def adopt(self, old: SlidingWindowRule, t: int) -> None:
         """Earlier grants still count, for the new period (T9)."""
-        self.log, self.used, self.gone = old.log, old.used, t
+        self.log, self.used, self.last, self.pending = old.log, old.used, old.last, old.pending
+        self.gone, self.opened = t, old.opened
+        self.merges_until = old.merges_until if self.per == old.per else 0

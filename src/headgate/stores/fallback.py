@@ -94,7 +94,6 @@ class FallbackQueue(OuterQueue):
     def _change_share(self, change: Change) -> None:
         """Raises ValueError for an update to limits that cannot be kept or divided."""
         if isinstance(change, Update):
-            self._queue.check(change.declared)
             self._mode.follow(self.name, self.declared, change.declared)
         # The remaining budget of all processes says nothing about a share.
         elif not isinstance(change, Drain):

@@ -113,7 +113,7 @@ class FastPath:
         caller = new_caller((self.id, self._calls, request.text))
         declared, permit = issuer.limits.declared, None
         believed = lease_end(declared)
-        keys = keys_of(issuer.key, declared)
+        keys = keys_of(issuer.key)
         words = words_at_once(keys, declared.program, self.id, str(self._calls), request.text)
         try:
             reply = self._exchange_surely(server, words, timeout)

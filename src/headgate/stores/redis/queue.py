@@ -7,7 +7,6 @@ import logging
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
-from urllib.parse import unquote
 
 from headgate.changes import Drain, Pause, Reset, Resume, Update
 from headgate.errors import HeadgateError, MaxSleepExceededError, StoreError
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 
 CHANGE_TTL = 10.0  # seconds for which a change of this moment is worth sending
-LOGS = 4  # the most windows for which a name's log has room
 
 
 class Store(FastPaths, Protocol):
@@ -119,9 +117,6 @@ class RedisQueue:
 
     # Changes, and the flush -----------------------------------------------------------------------
 
-    def check(self, declared: Declaration) -> None:
-        check_windows(self.name, declared)
-
     def change(self, change: Change) -> None:
         if self.whole is not None and isinstance(change, Pause) and change.whole:
             self.whole.change(change)
@@ -147,7 +142,6 @@ class RedisQueue:
         note_change(self.name, change)
         match change:
             case Update(declared, former):
-                self.check(declared)
                 return operations.Update(self.limits.update(declared, former))
             case Pause(time):
                 return operations.Pause(time, until=until)
@@ -268,14 +262,3 @@ def check_known(name: str, answer: Answer, in_use: bool = False) -> None:
     """`in_use`: a state is enough, even if no process has declared limits."""
     if answer == UNKNOWN or not (answer.number or in_use):
         raise unknown_limiter(name)
-
-
-def check_windows(name: str, declared: Declaration) -> None:
-    windows = declared.program.count("window ")
-    if windows > LOGS:
-        raise ValueError(
-            f"Limiter({unquote(name)!r}) has {windows} Window limits "
-            "(a text such as '100/minute' is one), "
-            f"and on Redis it may have {LOGS}; drop some, or give a text a burst: "
-            "'100/minute burst 20' is a Rate."
-        )

@@ -21,9 +21,9 @@ from headgate.stores.redis.diagnosis import Diagnosis, diagnose
 from headgate.stores.redis.fast_path import FastPath
 from headgate.stores.redis.index import Refresher
 from headgate.stores.redis.listing import RedisLists, encoded_names
-from headgate.stores.redis.protocol.calls import keys_with
+from headgate.stores.redis.protocol.calls import keys_of
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.queue import RedisQueue, check_windows
+from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.loop_session import Home, LoopSession
 from headgate.stores.redis.texts import RedisTexts
@@ -71,7 +71,6 @@ class RedisStore:
 
     def queue(self, name: str, declared: Declaration) -> RedisQueue:
         """The queue of `name`, made with `declared` if there is none. Acquires declare them."""
-        check_windows(name, declared)
         note_limits(self._written, name, declared.program)
         return self._queues.get(name) or self._new_queue(name, declared)
 
@@ -214,7 +213,7 @@ class RedisStore:
 
         Raises StoreError when the store cannot be asked.
         """
-        keys = keys_with(f"headgate:{{{name}}}", log=True)
+        keys = keys_of(f"headgate:{{{name}}}")
         held, waiting, known = await run_script(self.topology, "forget()", library().forget, keys)
         return Forgotten(held, waiting, bool(known))
 

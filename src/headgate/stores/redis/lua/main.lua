@@ -1,7 +1,7 @@
 -- One call of a session: its operations in order, then the head of the queue, then the reply.
 -- Everything is read and checked before the first write.
 --
--- KEYS  1 HASH, 2 MEMBERS, 3 LOG: only if a limit may be a window (prelude.lua)
+-- KEYS  1 HASH, 2 MEMBERS (prelude.lua)
 -- ARGV  1 program        the limits as text; "": the session knows none
 --       2 session
 --       3 call           its number

@@ -5,6 +5,7 @@
 --   limits      the declaration: "slots permits 5 30000000;bucket ..."       main
 --   offer       the same, in place of `limits`: no process has declared it   main
 --   state       the numbers of `gate`, packed (state.lua)                    main, fast_acquire
+--   log1, ...   the log of the first limit, ..., if it is a window           state
 --   former      limits that were replaced, and by which client               limits_history
 --   told        "id moment": the head of the queue whose session was         main
 --               notified last
@@ -13,7 +14,6 @@
 --   m<session>  the outbox: grants that its next reply brings                outbox
 --
 -- MEMBERS, `headgate:{name}:who`: a sorted set of waiters, holders and sessions (membership.lua).
--- LOG, `headgate:{name}:log`: a sorted set, only if a limit is a window (window_log.lua).
 --
 -- `gate` is the state during a call. All moments are microseconds of the server's clock.
 --   program, rules              the declaration as text, and a rule for each limit
@@ -40,7 +40,7 @@
 
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
-local FORMAT = 4 -- of the state: other numbers need another format
+local FORMAT = 5 -- of the state: other numbers need another format
 -- How long a session lives after a call. Twin: WAITER in session/recovery.py.
 local WAITER = 10000000
 -- How long the record of an expired session stays. Twin: KEEP in session/recovery.py.
@@ -57,7 +57,7 @@ local REMEMBERED = 100 -- declarations and states that stay in memory between ca
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local keys, args -- KEYS and ARGV of this call
-local HASH, MEMBERS, LOG
+local HASH, MEMBERS
 local PROGRAM, SESSION, CALL, CALL_TEXT -- the first words of ARGV
 local DECLARES, RESERVE_AHEAD
 local gate
@@ -65,12 +65,12 @@ local server_time -- gate.t is ahead of it after the clock has stepped back
 local need_ttl -- keys that this call may have created: they need a TTL
 local members_stay -- MEMBERS exists throughout this call: a session is in it
 local Kinds = {} -- makers of the rules of each kind
-local Numbers, Membership, WindowLog, Limits, State, Gate, RequestId, ReplyCache, Expiry
+local Numbers, Membership, Limits, State, Gate, RequestId, ReplyCache, Expiry
 local Holders, Sessions, Outbox, Queue, Repair, LimitsHistory, Setup, Operations, Main, FastAcquire
 
 local function begin(its_keys, its_args)
   keys, args, gate, need_ttl, members_stay = its_keys, its_args, nil, nil, false
-  HASH, MEMBERS, LOG = keys[1], keys[2], keys[3]
+  HASH, MEMBERS = keys[1], keys[2]
   PROGRAM, SESSION, CALL_TEXT = args[1], args[2], args[3]
   CALL = tonumber(CALL_TEXT)
 end

@@ -2,28 +2,6 @@
 
 Setup = {}
 
--- A window has a range of the log, by its number `slot`, and keeps it. A new window gets the first
--- free range, which is emptied first.
-local function assign_ranges(rules)
-  local free, logs = { true, true, true, true }, false
-  for _, rule in ipairs(rules) do
-    if rule.slot then free[rule.slot] = false end
-    logs = logs or rule.logs
-  end
-  if not logs then return end
-  WindowLog.open()
-  for slot = 1, #free do
-    if free[slot] then WindowLog.drop(slot, MOST - 1) end
-  end
-  local slot = 1
-  for _, rule in ipairs(rules) do
-    if rule.logs and not rule.slot then
-      while not free[slot] do slot = slot + 1 end
-      rule.slot, free[slot] = slot, false
-    end
-  end
-end
-
 function Setup.create(program, now)
   -- Raises WRONGTYPE before any write if MEMBERS belongs to another program.
   Membership.count_waiters()
@@ -37,15 +15,16 @@ function Setup.create(program, now)
     gate.waiting[i] = 0
     rule:open(now)
   end
-  assign_ranges(gate.rules)
   redis.call('DEL', MEMBERS)
   redis.call('HDEL', HASH, 'former', 'offer', 'limits')
 end
 
 function Setup.follow()
+  for i, rule in ipairs(gate.rules) do
+    if rule.kind == 'window' then redis.call('HDEL', HASH, 'log' .. i) end
+  end
   local rules = Limits.parse(PROGRAM)
   local opened = Gate.follow(rules, Queue.each)
   gate.program = PROGRAM
   Repair.count_holders(opened)
-  assign_ranges(rules)
 end

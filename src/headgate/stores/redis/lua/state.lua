@@ -30,7 +30,11 @@ function State.save()
     gate.last_place, gate.keys_end, gate.next_expiry, gate.held, gate.queued, gate.next_sweep,
     gate.sweep_cursor, gate.restarted_at)
   for i, rule in ipairs(gate.rules) do
-    text = text .. pack(gate.waiting[i], rule:numbers())
+    text = text .. pack(gate.waiting[i], rule:numbers()) .. (rule.tail or '')
+    if rule.changed then
+      redis.call('HSET', HASH, 'log' .. i, rule.log)
+      rule.changed = false
+    end
   end
   State.remember(text)
   return text
@@ -65,6 +69,11 @@ function State.load(program, text)
     at = table.remove(numbers) -- where the next rule begins
     gate.waiting[i] = numbers[2]
     rule:restore(unpack(numbers, 3))
+    if rule.kind == 'window' then
+      local size = numbers[#numbers]
+      rule.tail, at = string.sub(text, at, at + size - 1), at + size
+      rule.log = redis.call('HGET', HASH, 'log' .. i) or ''
+    end
   end
   return true
 end

@@ -67,7 +67,7 @@ def write_call(
     for_others: bool = False,
 ) -> Command:
     """`received`: the beginning of the last reply received, or "0"."""
-    keys, program = keys_of(key, declared, how), declared.program
+    keys, program = keys_of(key), declared.program
     words = (
         *(str(len(keys)), *keys, program, session_id, str(number)),
         *(str(how), received, str(flags), str(RESERVE_AHEAD)),
@@ -88,14 +88,10 @@ def words_at_once(
     )
 
 
-def keys_of(key: str, declared: Declaration, how: int = KNOWN) -> tuple[str, ...]:
-    """The keys of a call. Limits that a declaration replaces may have a log, too."""
-    return keys_with(key, how != KNOWN or "window " in declared.program)
-
-
 @lru_cache(maxsize=1024)
-def keys_with(key: str, log: bool) -> tuple[str, ...]:
-    return (key, f"{key}:who", f"{key}:log") if log else (key, f"{key}:who")
+def keys_of(key: str) -> tuple[str, str]:
+    """The keys of a name, from the first of them."""
+    return key, f"{key}:who"
 
 
 def write_operations(operations: Sequence[Operation]) -> list[str]:

@@ -23,7 +23,6 @@ LUA = "stores/redis/lua"
 FAST = (
     "numbers",
     "membership",
-    "window_log",
     "limits",
     "state",
     "gate",

@@ -48,7 +48,7 @@ NOT_NOW = (*UNREADY, "CLUSTERDOWN", "TRYAGAIN", "READONLY")
 MISSING = ("NOSCRIPT", "ERR Function not found")
 # `_create_keys` writes these, and the script ignores them. They live for a minute, or as long as
 # the name.
-PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", "0", "-"), ("ZADD", "inf", "end")
+PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", "0", "-")
 MINUTE = "60000"  # milliseconds
 # A Cluster redirects with these words: the kind, the slot, the host and the port.
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
@@ -423,7 +423,7 @@ class Node:
         Redis 6.2, which has no functions, redirects a call even if it lacks only one key. Its other
         keys have still to move, and placeholders would block them. So the client creates none.
         """
-        for key, (verb, *words) in zip(call.command.keys, PLACEHOLDERS, strict=False):
+        for key, (verb, *words) in zip(call.command.keys, PLACEHOLDERS, strict=True):
             for command in ((verb, key, *words), ("PEXPIRE", key, MINUTE, "NX")):
                 self.send_command(_anything, "ASKING")
                 self.send_command(_anything, *command)
