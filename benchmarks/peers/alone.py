@@ -63,10 +63,10 @@ class Calls:
     """The calls of a session for one name, numbered as a session does it."""
 
     def __init__(self, talk: Talk, name: str, program: str) -> None:
-        from headgate.stores.redis.protocol.calls import keys_with
+        from headgate.stores.redis.protocol.calls import keys_of
 
         self._talk = talk
-        self._keys = keys_with(f"headgate:{{{name}}}", log=False)
+        self._keys = keys_of(f"headgate:{{{name}}}")
         self._program = program
         self._session = f"{secrets.token_hex(16)}.1"
         self._number = self._asked = 0

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from redis import Redis
+from redis.client import NEVER_DECODE
 
 from headgate import Limiter, Permit, StoreError
 from headgate.limits import Limit
@@ -166,9 +167,15 @@ def keys_of(admin: Redis, name: str) -> list[str]:
     return sorted(admin.scan_iter(f"headgate:{{{name}}}*"))
 
 
-def content_of(admin: Redis, name: str) -> dict[str, bytes | None]:
+def content_of(admin: Redis, name: str) -> dict[str, Any]:
     """Everything that the server knows of a name, to the last bit."""
-    return {key: admin.dump(key) for key in keys_of(admin, name)}
+    return {key: contents(admin, key) for key in keys_of(admin, name)}
+
+
+def contents(admin: Redis, key: str) -> Any:
+    if admin.type(key) == "hash":  # its fields have no order
+        return admin.execute_command("HGETALL", key, **{NEVER_DECODE: []})
+    return admin.dump(key)
 
 
 def holders_of(admin: Redis, name: str) -> int:

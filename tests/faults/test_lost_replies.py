@@ -343,6 +343,7 @@ async def test_calls_that_arrive_again_change_nothing(
     """S3, S4, T10, F25: after a whole scenario every call of it arrives again: in order, backwards,
     and each one twice.
     """
+    await elsewhere(f"{name}-before", TOKENS, url=redis_url).acquire()  # the library is loaded
     limits = Concurrency(2), TOKENS, Window(500, per=AGES, unit="bytes")
     limiter = await ready(Limiter(name, *limits, store=proxy.url))
     first, second = [await limiter.acquire(tokens=10, bytes=7) for _ in range(2)]
