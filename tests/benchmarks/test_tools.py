@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from benchmarks import connections, floor, goals, handoff, many_keys, rate_block, shapes
+from benchmarks import (
+    connections,
+    floor,
+    goals,
+    handoff,
+    keys_in_process,
+    many_keys,
+    rate_block,
+    shapes,
+)
 from benchmarks.entrants import SEMAPHORES, Entrant
 from benchmarks.faults import works
 from benchmarks.faults.__main__ import SOUND
@@ -178,6 +187,13 @@ def test_the_parts_of_a_block_are_shown_beside_the_limiter(
 
     out = capsys.readouterr().out
     assert all(name in out for name in rate_block.ladder())
+
+
+def test_keys_in_process_shows_each_contestant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert keys_in_process.main(["--keys", "200", "--rounds", "1"]) in (0, 1)
+
+    out = capsys.readouterr().out
+    assert all(name in out for name in keys_in_process.CONTESTANTS)
 
 
 async def test_many_keys_share_a_connection_and_each_has_a_ttl(own_server: Server) -> None:
