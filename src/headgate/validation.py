@@ -199,7 +199,7 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
         rule = f"a {field} must have at least one character"
         raise _bad_value(call, field, name, rule, "name what the limit belongs to")
     size = len(name)
-    if size <= LONGEST_NAME:
+    if size <= LONGEST_NAME and not name.isascii():
         try:
             size = len(name.encode())
         except UnicodeEncodeError as error:

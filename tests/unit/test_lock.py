@@ -322,3 +322,13 @@ def test_an_update_waits_for_a_moment_alone_while_very_many_are_deferred(name: s
     finally:
         go_on.set()
     assert ends_soon(thread)
+
+
+def test_a_known_key_is_found_while_another_thread_has_the_lock(name: str) -> None:
+    limiter, found = Limiter(name, "5/minute"), list[Limiter]()
+    known = limiter["k"]
+    with GUARD:
+        thread = run_in_thread(lambda: found.append(limiter["k"]))
+        assert ends_soon(thread)
+    assert known.try_acquire()
+    assert found[0].status().limits[0].used == 1

@@ -49,10 +49,12 @@ class MemoryStore:
 
     def open_queue(self, name: str, declared: Declaration) -> MemoryQueue:
         """As `queue`, without the warning."""
-        try:
-            queue = self._lock.run(lambda name: self._queue(name, declared), name)
-        except Reentered:
-            queue = self._queue(name, declared)
+        queue = self._queues.get(name)
+        if queue is None:  # a known one needs no lock
+            try:
+                queue = self._lock.run(lambda name: self._queue(name, declared), name)
+            except Reentered:
+                queue = self._queue(name, declared)
         if len(self._kept) > self._most:
             self._forget_idle()
         return queue
