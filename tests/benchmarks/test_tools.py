@@ -20,6 +20,7 @@ from benchmarks import (
     many_keys,
     rate_block,
     shapes,
+    windows,
 )
 from benchmarks.entrants import SEMAPHORES, Entrant
 from benchmarks.faults import works
@@ -176,6 +177,15 @@ async def test_the_log_of_the_server_shows_each_kind_of_call(own_server: Server)
 
 def counted(times: growth.Times) -> Any:
     return {kind: len(each) for kind, each in times.items()}.items()
+
+
+async def test_a_window_in_each_state_is_compared_with_a_rate(own_server: Server) -> None:
+    limiters = windows.made(windows.ON_REDIS, own_server.user_url)
+
+    each, script = await windows.measure(limiters, 10, 2, lambda: 1.0)
+
+    assert set(each) == set(script) == {"Rate", *windows.IN_MEMORY} == set(limiters)
+    assert all(windows.ratio(each, name) > 0 for name in each)
 
 
 def test_the_parts_of_a_block_are_shown_beside_the_limiter(
