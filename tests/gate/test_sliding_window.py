@@ -153,16 +153,18 @@ class Exact:
 
 
 PERIODS = st.sampled_from([1, 7, 124, 125, 1_000, 99_999, SECOND])
-COSTS = st.integers(1, 5)
 
 
 @st.composite
 def crowded(draw: st.DrawFn) -> tuple[Rule, Exact, list[tuple[int, int]]]:
-    """A window, and grants so near one another that many of them are in a period."""
-    per, amount = draw(PERIODS), draw(st.integers(100, 2_000))
-    gap = max(1, per // draw(st.integers(130, 1_000)))
-    gaps = st.sampled_from([0, 1, gap, gap, gap, 2 * gap, per // 2])
-    asked = draw(st.lists(st.tuples(gaps, COSTS), min_size=200, max_size=500))
+    """A window, and grants so near one another that more than 128 of them are in a period."""
+    per, amount = draw(PERIODS), draw(st.integers(100, 3_000))
+    dice = draw(st.randoms(use_true_random=True))
+    gap = max(1, per // dice.randint(130, 1_000))
+    gaps = [0, 1, gap, gap, gap, 2 * gap]
+    asked = [(dice.choice(gaps), dice.randint(1, 5)) for _ in range(600)]
+    for _ in range(dice.randint(0, 3)):
+        asked.insert(dice.randrange(600), (per // 2, 1))
     return Rule("requests", amount, per), Exact(amount, per), asked
 
 
@@ -202,6 +204,7 @@ def test_a_grant_is_given_back_from_the_entry_that_it_merged_into(
     window is as new.
     """
     rule, _, asked = scene
+    asked = asked[: data.draw(st.integers(150, 600))]
     now, grants = START, []
     for gap, cost in asked:
         now += gap
@@ -223,15 +226,62 @@ def test_a_cell_is_at_most_a_120th_of_a_period_rounded_up() -> None:
     assert Rule("requests", 1, 60 * SECOND).cell < SECOND / 2
 
 
+LARGE = 10_000
+CELL = Rule("requests", LARGE, SECOND).cell
+ALIGNED = START - START % CELL
+
+
+def window(*moments: int) -> Rule:
+    """A large window of a second, with a grant at each of these moments after the first cell."""
+    rule = Rule("requests", LARGE, SECOND)
+    for moment in moments:
+        rule.take(1, ALIGNED + moment)
+    return rule
+
+
+MERGED = range(0, 64 * CELL, CELL // 4)  # four grants in each of 64 cells
+
+
+def test_nothing_is_given_back_for_a_moment_without_a_grant() -> None:
+    """T5: neither from a later grant of its cell nor, in a window that merges, of another cell."""
+    exact = window(10)
+    exact.give(1, ALIGNED)
+    assert exact.used == 1
+
+    merged = window(*MERGED, 100 * CELL)
+    before = merged.used
+    merged.give(1, ALIGNED + 90 * CELL)
+    assert (merged.used, len(entries(merged)) < len(MERGED)) == (before, True)
+
+
+def test_an_expired_grant_is_not_given_back_from_one_that_counts() -> None:
+    """T5: given two grants of one cell, when the first expires before the window merges, then to
+    give it back takes nothing from the second.
+    """
+    first, second = 0, CELL - 1
+    rule = window(first, second, *range(CELL, 63 * CELL, CELL // 2 + 1))
+    while len(entries(rule)) < 128:
+        rule.take(1, rule.last + 1)
+    expired = ALIGNED + first + SECOND
+    rule.take(1, expired)
+    rule.take(1, expired + 1)
+    rule.take(1, expired + 2)
+    used = rule.used
+
+    rule.give(1, ALIGNED + first)
+
+    assert rule.merges_until > expired
+    assert rule.used == used
+
+
 def test_a_grant_of_before_a_reset_is_not_given_back_from_a_later_one() -> None:
     """T9: though both are of one cell, and the window merges."""
-    rule = Rule("requests", 10_000, 1_000_000)
-    rule.take(1, START)
-    rule.open(START + 1)
+    rule = window(0)
+    rule.open(ALIGNED + 1)
     for number in range(1, 500):
-        rule.take(1, START + 1 + number)
+        rule.take(1, ALIGNED + 1 + number)
 
-    rule.give(1, START)
+    rule.give(1, ALIGNED)
 
     assert rule.used == 499
 

@@ -78,12 +78,13 @@ class Author:
         steps: list[list[Any]] = []
         for _ in range(length):
             requests = [["acquire", 1, self.asked(1), dice.choice([0, 0, None]), None]]
-            if dice.random() < 0.3:
-                requests.insert(0, self.operation())
-            steps += [["time", dice.choice([1, pace, pace, pace, per // 3])]]
-            steps += [self.step()] if dice.random() < 0.05 else [["call", 0, 0, requests]]
+            operation = self.operation()
+            if operation[0] in ("settle", "cancel", "status") or dice.random() < 0.005:
+                requests.insert(0, operation)
+            steps += [["time", per // 3 if dice.random() < 0.005 else dice.choice([1, pace, pace])]]
+            steps += [self.step()] if dice.random() < 0.005 else [["call", 0, 0, requests]]
         windows = [
-            Window(dice.randint(100, 1_000), dice.choice([self.period, self.period, 2.0]), unit)
+            Window(dice.randint(300, 3_000), dice.choice([self.period, self.period, 2.0]), unit)
             for unit in ("requests", "requests", "tokens")
         ]
         return {"programs": [program(rules_of([window])) for window in windows], "steps": steps}
