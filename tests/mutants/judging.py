@@ -48,7 +48,7 @@ TWINS = (
         "notifications",
         "remembered_states",
     ),
-    *("states_gone_back", "threads", "window_logs"),
+    *("states_gone_back", "threads", "window_logs", "window_rules"),
 )
 BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # cases that no story reaches
 BY_HAND += ["tests/twins/test_twins.py::test_an_acquire_that_is_in_the_queue_keeps_its_place"]
