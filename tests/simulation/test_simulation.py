@@ -199,6 +199,8 @@ PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     ),
 }
 ENOUGH = 60  # seeds
+# In this plan a call meets a slot of which one key has moved, and the other has not.
+HALF_MOVED = 161
 RARE = 220  # a seed whose run shows a fault that one run in fifty shows
 PLANS = [planned(seed) for seed in range(2 * ENOUGH)]
 CLUSTERS = [plan.seed for plan in PLANS if plan.cluster]
@@ -433,7 +435,7 @@ def test_the_simulation_notices_clients_that_do_not_wait_for_a_slot(
     happened.
     """
     monkeypatch.setattr(node, "NOT_NOW", ("LOADING", "READONLY"))
-    assert noticed(CLUSTERS) == "L5"
+    assert noticed([HALF_MOVED]) == "L5"
 
 
 def test_the_simulation_notices_a_child_that_releases_permits_of_its_parent(
