@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -404,6 +407,45 @@ def test_admit_of_a_window_does_the_same_as_ready_and_take(data: st.DataObject) 
     if admitted:
         long.rules.all[0].take(1, now)
     assert same(short, long)
+
+
+@given(crowded())
+def test_admit_of_a_crowded_window_does_the_same_as_ready_and_take(
+    scene: tuple[Rule, Exact, list[tuple[int, int]]],
+) -> None:
+    """T1, T8, S9: also when it merges. `admit` forgets later, and that changes nothing."""
+    quick, _, asked = scene
+    plain, now = Rule("requests", quick.capacity, quick.per), START
+    for gap, _ in asked:
+        now += gap
+        assert quick.admit(now) == (plain.ready(1, now) == now)
+        if plain.ready(1, now) == now:
+            plain.take(1, now)
+
+    assert quick.left(now) == plain.left(now)
+    assert (entries(quick), quick.merges_until) == (entries(plain), plain.merges_until)
+
+
+WAYS: dict[str, Callable[[Rule, int], Any]] = {
+    "take": lambda rule, t: rule.take(1, t),
+    "admit": Rule.admit,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_entries_are_exact_again_after_a_period_of_merging(way: str) -> None:
+    """T2: from that very moment on."""
+    rule = window(*MERGED)
+    last, until = rule.last, rule.merges_until
+    while rule.last < until - 1:
+        rule.take(1, min(rule.last + CELL, until - 1))
+
+    before = len(entries(rule))
+    WAYS[way](rule, until)
+
+    assert last < until
+    assert entries(rule)[-2:] == [(until - 1, 1), (until, 1)]
+    assert len(entries(rule)) <= before + 1
 
 
 def test_rules_of_one_declaration_share_no_state() -> None:

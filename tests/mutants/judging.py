@@ -54,6 +54,7 @@ BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # cases that no sto
 BY_HAND += ["tests/twins/test_twins.py::test_an_acquire_that_is_in_the_queue_keeps_its_place"]
 ALSO = {
     "gate/compile.py": ["tests/twins/test_formats.py"],
+    "gate/sliding_window.py": ["tests/twins/test_window_rules.py"],
     "gate/gate.py": ["tests/gate/test_pause.py", "tests/gate/test_resume_and_reset.py"],
 }  # tests outside of tests/gate that cover a file of the gate
 ANSWER = 20.0  # seconds for one call, on a machine that may have more to do
