@@ -377,7 +377,7 @@ async def test_a_silent_master_is_not_asked_for_its_successor(
     """
     silent = cluster.masters()[0]
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
-    monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
+    monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", scaled_now(MOMENT))
     monkeypatch.setattr(polls, "HEARTBEAT", SILENT)
     limiter = Limiter(
         cluster.name_on(silent, name),
