@@ -1,8 +1,9 @@
 """`python -m benchmarks.windows`: a Window's cost beside that of a Rate, in memory and on Redis.
 
-A window may be new, or its entries expire as fast as they come, few or so many that they merge. All
-take turns in one process. Each figure is the median of the ratios to the Rate in the same round.
-Exit status: 1 when a Window is over the goal. 2 when nothing could be measured.
+A window may be new, or its entries expire as fast as they come, few or so many that they merge. It
+always has room: at its limit an acquire in memory costs more, and has no row here. All take turns
+in one process. Each figure is the median of the ratios to the Rate in the same round. Exit status:
+1 when a Window is over the goal. 2 when nothing could be measured.
 """
 
 from __future__ import annotations
