@@ -166,9 +166,14 @@ _labels: dict[str, set[str]] = {}  # of the keys in ALL, by name
 _label: Label | None = None
 
 
-@lru_cache(maxsize=1024)
 def counts_of(queue: str, is_share: bool = False) -> Counts:
     """The counts of a queue, by its encoded name. Keys without a label share those of the name."""
+    # Without labels there are few counts for all keys, so the cache has them.
+    return _counts_of(queue if _label else queue.partition(":")[0], is_share)
+
+
+@lru_cache(maxsize=1024)
+def _counts_of(queue: str, is_share: bool) -> Counts:
     place = place_of(*names_of(queue), is_share)
     if place.label:
         _labels.setdefault(place.name, set()).add(place.label)
@@ -214,6 +219,11 @@ class Telemetry:
 TELEMETRY = Telemetry()
 
 
+def counts_blocks() -> bool:
+    """Whether the fast path of blocks counts."""
+    return TELEMETRY.on or has_hooks()
+
+
 def permits_are_timed() -> bool:
     return _timed
 
@@ -228,7 +238,7 @@ def set_label(label: Label | None) -> None:
     """Label the keys of all queues that are made from now on."""
     global _label
     _label = label
-    counts_of.cache_clear()
+    _counts_of.cache_clear()
 
 
 class Costly(Protocol):

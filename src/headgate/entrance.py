@@ -28,6 +28,7 @@ from headgate.keys import title
 from headgate.lease_watch import Lost
 from headgate.permit import Outcome, Permit
 from headgate.request import Request
+from headgate.stores.memory.key_queue import KeyQueue
 from headgate.stores.memory.queue import MemoryQueue
 
 
@@ -44,7 +45,7 @@ class Entrance:
         # In memory an interrupt leaks no more than with threading.Semaphore, and the blocks would
         # cost time. So memory queues have none. Nor has a subclass with its own `__enter__` or
         # `__exit__`: a block would bypass it.
-        if not isinstance(queue, MemoryQueue) and (kind.__enter__, kind.__exit__) == (
+        if not isinstance(queue, (KeyQueue, MemoryQueue)) and (kind.__enter__, kind.__exit__) == (
             Entrance.__enter__,
             Entrance.__exit__,
         ):

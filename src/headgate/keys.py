@@ -13,15 +13,18 @@ from urllib.parse import quote, unquote
 PLAIN = re.compile("[A-Za-z0-9_.~-]*")  # texts that `quote` does not change
 
 
-@lru_cache(maxsize=1024)
 def encoded(name: str, key: str | None = None) -> str:
     """`name` and the key of a keyed limiter as one text, different for each pair."""
-    return quoted(name) if key is None else f"{quoted(name)}:{quoted(key)}"
+    whole = encoded_name(name)
+    return whole if key is None else f"{whole}:{quoted(key)}"
 
 
 def quoted(text: str) -> str:
     # Most names need no quoting, and `quote` takes longer to find that out.
     return text if PLAIN.fullmatch(text) else quote(text, safe="")
+
+
+encoded_name = lru_cache(maxsize=1024)(quoted)  # not of keys: there may be too many
 
 
 def title(name: str) -> str:

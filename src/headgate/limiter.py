@@ -30,7 +30,15 @@ from headgate.stores.fallback import with_fallback
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.stores.status import Status
-from headgate.validation import check_count, check_name, choice, flag, microseconds, show
+from headgate.validation import (
+    check_count,
+    check_name,
+    choice,
+    flag,
+    is_plain_name,
+    microseconds,
+    show,
+)
 from headgate.validation import seconds as check_seconds
 from headgate.waiting import OnWait, check_on_wait
 
@@ -217,7 +225,9 @@ class Limiter(Entrance):
             )
         # A key is always a plain Limiter: the attributes of a subclass would be missing.
         child: Limiter = object.__new__(Limiter)
-        child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
+        if not is_plain_name(key):
+            key = check_name(key, f"Limiter({self.name!r})[...]", "key")
+        child.name, child.key = self.name, key
         child.limits, child._attached = self.limits, self._attached
         child._store, child._options = self._store, self._options
         declared = NO_LIMITS if self._attached else self._queue.declared

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import gcd
 
 from headgate.gate.concurrency import ConcurrencyRule
@@ -113,11 +114,15 @@ def program(rules: Sequence[Rule]) -> str:
 class Declaration:
     """The limits of a name, and the facts about them that a request needs before it is sent."""
 
-    __slots__ = ("_limits", "_order", "capacity", "holds", "lease", "program", "rated", "timeless")
+    __slots__ = (
+        *("_limits", "_makers", "_order", "capacity", "holds", "is_one_rate", "lease", "program"),
+        *("rated", "timeless"),
+    )
 
     def __init__(self, rules: Sequence[Rule], limits: Sequence[Limit] = ()) -> None:
         self.program = program(rules)
         self._limits = tuple(limits)  # as the user wrote them, if that is known
+        self._makers = [maker(rule.text) for rule in rules]
         self._order = [rule.unit for rule in rules]
         self.capacity: dict[str, int] = {}
         for rule in rules:
@@ -127,6 +132,8 @@ class Declaration:
         leases = [rule.lease for rule in rules if isinstance(rule, ConcurrencyRule)]
         self.rated = {rule.unit for rule in rules if not rule.holds}
         self.holds = bool(leases)
+        # A block takes one token of one limit, and holds nothing.
+        self.is_one_rate = self._order == ["requests"] and not self.holds
         # Only permits are counted, so no decision depends on the time.
         self.timeless = not self.rated and "permits" in self.capacity
         self.lease = min(leases, default=0)
@@ -142,7 +149,7 @@ class Declaration:
 
     def rules(self) -> tuple[Rule, ...]:
         """Fresh rules: each state has its own."""
-        return tuple(parsed(text) for text in self.program.split(";")) if self.program else ()
+        return tuple([make() for make in self._makers])
 
 
 # For a limiter that is attached to a name, until it has asked the store.
@@ -154,8 +161,12 @@ def declaration(limits: Sequence[Limit]) -> Declaration:
 
 
 def parsed(text: str) -> Rule:
+    return maker(text)()
+
+
+def maker(text: str) -> Callable[[], Rule]:
     kind, unit, *numbers = text.split(" ")
-    return KINDS[kind](unit, *map(int, numbers))
+    return partial(KINDS[kind], unit, *map(int, numbers))
 
 
 def read_program(program: str) -> Declaration:

@@ -142,10 +142,11 @@ def read_acquires() -> list[Acquires]:
 def units_by_place() -> dict[Place, set[str]]:
     """The units that the limits of each name count now."""
     units: dict[Place, set[str]] = {}
-    for store in stores():
-        for queue in store.queues():
-            place = place_of(*names_of(queue.name))
-            units.setdefault(place, set()).update(queue.declared.capacity)
+    found = [each for store in snapshot(MEMORY_STORES) for each in store.declarations()]
+    queues = [queue for store in redis_stores() for queue in store.queues()]
+    for queue, declared in [*found, *((queue.name, queue.declared) for queue in queues)]:
+        place = place_of(*names_of(queue))
+        units.setdefault(place, set()).update(declared.capacity)
     return units
 
 

@@ -2,58 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 from urllib.parse import unquote
 
+from headgate.gate.compile import Declaration
 from headgate.keys import encoded
 from headgate.stores.members import Members
-from headgate.stores.memory.queue import MemoryQueue, has_limits, members, oldest_wait, waiters
+from headgate.stores.memory.queue import MemoryQueue, members, oldest_wait, waiters
 from headgate.stores.status import QueueLength, longest
 
 
-class MemoryLists:
-    def __init__(self, queues: Callable[[], list[MemoryQueue]]) -> None:
-        self._queues = queues
+class OwnStore(Protocol):
+    def queues(self) -> list[MemoryQueue]: ...
+    def declarations(self) -> list[tuple[str, Declaration]]: ...
+    def open_queue(self, name: str, declared: Declaration) -> MemoryQueue: ...
 
-    def _known(self) -> Iterator[MemoryQueue]:
-        return filter(is_listed, self._queues())
+
+class MemoryLists:
+    def __init__(self, store: OwnStore) -> None:
+        self._store = store
+
+    def _known(self) -> list[str]:
+        return [name for name, _ in self._store.declarations() if is_listed(name)]
 
     def names(self) -> list[str]:
-        names = {queue.name.partition(":")[0] for queue in self._known()}
-        return sorted(map(unquote, names))
+        return sorted({unquote(name.partition(":")[0]) for name in self._known()})
 
     async def anames(self) -> list[str]:
         return self.names()
 
     def keys(self, name: str) -> list[str]:
         start = f"{encoded(name)}:"
-        names = [queue.name for queue in self._known() if queue.name.startswith(start)]
-        return sorted(unquote(name.removeprefix(start)) for name in names)
+        names = [each.removeprefix(start) for each in self._known() if each.startswith(start)]
+        return sorted(map(unquote, names))
 
     async def akeys(self, name: str) -> list[str]:
         return self.keys(name)
 
     def longest(self) -> list[QueueLength]:
         """There may be very many queues, and mostly few with waiters."""
-        waiting = [queue for queue in self._queues() if waiters(queue)]
-        return longest(length_of(queue) for queue in waiting if is_listed(queue))
+        waiting = [queue for queue in self._store.queues() if waiters(queue)]
+        return longest(length_of(queue) for queue in waiting if is_listed(queue.name))
 
     async def alongest(self, among: Sequence[str] | None = None) -> list[QueueLength]:
         return self.longest()
 
     async def amembers(self, name: str) -> Members:
         """As of the last look at the status: it puts local waiters into the queue."""
-        found = [members(queue) for queue in self._queues() if queue.name == name]
-        return found[0] if found else Members((), (), 0, 0)
+        limits = dict(self._store.declarations())
+        if name not in limits:
+            return Members((), (), 0, 0)
+        return members(self._store.open_queue(name, limits[name]))
 
     async def aoldest_waits(self, names: Sequence[str]) -> list[float | None]:
-        queues = {queue.name: queue for queue in self._queues()}
+        queues = {queue.name: queue for queue in self._store.queues()}
         return [oldest_wait(queues[name]) if name in queues else None for name in names]
 
 
-def is_listed(queue: MemoryQueue) -> bool:
-    """Whether it is the queue of a limiter with limits, and not that of a classic."""
-    return "/" not in queue.name and has_limits(queue)
+def is_listed(name: str) -> bool:
+    """Whether it is the queue of a limiter, and not that of a classic."""
+    return "/" not in name
 
 
 def length_of(queue: MemoryQueue) -> QueueLength:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.changes import Change, Pause
-from headgate.counts import TELEMETRY, counts_of
+from headgate.counts import counts_blocks, counts_of
 from headgate.gate.compile import Declaration
-from headgate.hooks import has_hooks
+from headgate.gate.gate import Rule, Rules
 from headgate.keys import whole_of
 from headgate.permit import Permit
 from headgate.stores.change_events import note_change
@@ -73,7 +73,7 @@ class MemoryQueue(Acquires):
 
     def _build_fast_path(self) -> None:
         state, lock, waiting = self._state, self._lock, self._state.waiting
-        pools, counts = state.may_pool(), self.counts if TELEMETRY.on or has_hooks() else None
+        pools, counts = state.may_pool(), self.counts if counts_blocks() else None
         state.fast_path_closed = state.closed()
         enter = (
             not_at_once
@@ -128,7 +128,7 @@ class MemoryQueue(Acquires):
 
     def once_known(self, call: str, act: Callable[[], None], in_use: bool = False) -> None:
         """Run `act` now, or raise. `call` is for other stores."""
-        if not (in_use and any(has_limits(key) for key in self._store.keys_of(self.name))):
+        if not (in_use and self._store.has_keys(self.name)):
             self._state.learn()
         act()
 
@@ -233,6 +233,15 @@ def try_evict(queue: MemoryQueue) -> bool:
     if evicted:
         stop_counting(queue)
     return evicted
+
+
+def take_over(queue: MemoryQueue, rule: Rule, fence: int) -> list[None]:
+    """Go on with a key whose callers have passed by `rule`. Returns the list of those in blocks."""
+    waiting = queue._state.waiting
+    waiting.gate.rules = Rules([rule])
+    waiting.gate.fence = max(waiting.gate.fence, fence)
+    queue._state.prepare()
+    return waiting.holders.inside
 
 
 def has_limits(queue: MemoryQueue) -> bool:

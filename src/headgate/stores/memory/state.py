@@ -40,8 +40,8 @@ class OwnStore(Protocol):
     def open_queue(self, name: str, declared: Declaration) -> Any:
         """The queue of an encoded name."""
 
-    def keys_of(self, name: str) -> list[Any]:
-        """The queues of the keys of the limiter `name`."""
+    def has_keys(self, name: str) -> bool:
+        """Whether a key of the limiter `name` has limits."""
 
     def pause_keys(self, name: str, until: int) -> None:
         """The limiter `name` is paused until this moment, with all its keys."""

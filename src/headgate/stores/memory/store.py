@@ -7,20 +7,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
 from weakref import WeakSet, WeakValueDictionary
 
 import headgate.clock as clocks
-from headgate.counts import remember_units
+from headgate.counts import counts_blocks, remember_units
 from headgate.gate.compile import Declaration
 from headgate.hooks import ON_CHANGE
-from headgate.keys import whole_of
+from headgate.keys import title, whole_of
 from headgate.stores.limit_history import Written, note_limits
+from headgate.stores.memory.key_queue import KeyQueue, KeyState
 from headgate.stores.memory.listing import MemoryLists
-from headgate.stores.memory.lock import Lock, Reentered, forget_all
-from headgate.stores.memory.queue import MemoryQueue, has_limits, recount, try_evict, usage
+from headgate.stores.memory.lock import Lock, Reentered, forget_all, has_lock
+from headgate.stores.memory.queue import (
+    MemoryQueue,
+    has_limits,
+    recount,
+    take_over,
+    try_evict,
+    usage,
+)
 from headgate.stores.memory.waiters import Waiter
 from headgate.stores.status import Status
 from headgate.threads import snapshot
+
+if TYPE_CHECKING:
+    from headgate.interfaces import Queue
 
 FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 
@@ -31,31 +44,36 @@ class MemoryStore:
     def __init__(self, clock: clocks.Clock | None = None, is_share: bool = False) -> None:
         self.clock = clock or clocks.made()
         self.is_share = is_share  # of the limits of another store, which is away
-        self._lock = Lock("store", lambda: None)
+        self.lock = Lock("store", lambda: None)
         self._queues: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
-        self._kept: dict[str, MemoryQueue] = {}
+        self.kept: dict[str, KeyState | MemoryQueue] = {}
         self._most = FEWEST_QUEUES
+        self.counts_blocks = counts_blocks()
         self._written: Written = {}
-        self._pauses: dict[str, int] = {}  # of whole limiters, by name: when they end
+        self.pauses: dict[str, int] = {}  # of whole limiters, by name: when they end
         STORES.add(self)
 
-    def queue(self, name: str, declared: Declaration) -> MemoryQueue:
+    def queue(self, name: str, declared: Declaration) -> Queue:
         """The queue of `name`, made with `declared` if there is none.
 
         Warn if another limiter of the name has other limits. Nothing is declared.
         """
+        if declared.is_one_rate and ":" in name:  # a key
+            if len(self.kept) > self._most:
+                self._forget_idle()
+            return cast("Queue", KeyQueue(self, name, declared))
         note_limits(self._written, name, declared.program)
         return self.open_queue(name, declared)
 
     def open_queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """As `queue`, without the warning."""
+        """The whole queue, without the warning."""
         queue = self._queues.get(name)
         if queue is None:  # a known one needs no lock
             try:
-                queue = self._lock.run(lambda name: self._queue(name, declared), name)
+                queue = self.lock.run(lambda name: self._queue(name, declared), name)
             except Reentered:
                 queue = self._queue(name, declared)
-        if len(self._kept) > self._most:
+        if len(self.kept) > self._most:
             self._forget_idle()
         return queue
 
@@ -63,31 +81,61 @@ class MemoryStore:
         """If a signal handler makes a queue meanwhile, the first one stored wins."""
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._kept.setdefault(name, MemoryQueue(self, name, declared))
+            state = self.kept.get(name)
+            if isinstance(state, KeyState):
+                return self._open_key(name, state)
+            queue = cast(MemoryQueue, self.kept.setdefault(name, MemoryQueue(self, name, declared)))
             self._queues[name] = queue
-            # Look after the queue is stored: `pause_keys` notes the pause before it looks for keys.
-            if self._pauses and (until := self._pauses.get(whole_of(name) or "")):
-                queue.pause_whole(until)
+            self._pause_key(queue)
         return queue
+
+    def _open_key(self, name: str, state: KeyState) -> MemoryQueue:
+        if state.busy:
+            raise Reentered(title(name))
+        queue = MemoryQueue(self, name, state.declared)
+        inside = take_over(queue, state.rule, state.fence)
+        self._queues[name] = queue
+        # No call comes before the end of these lines: each block that leaves finds its count.
+        self.kept[name] = queue
+        inside += [None] * state.inside
+        state.inside = 0
+        self._pause_key(queue)
+        return queue
+
+    def _pause_key(self, queue: MemoryQueue) -> None:
+        # Look after the queue is stored: `pause_keys` notes the pause before it looks for keys.
+        if self.pauses and (until := self.pauses.get(whole_of(queue.name) or "")):
+            queue.pause_whole(until)
+
+    def begin_key(self, name: str, declared: Declaration) -> KeyState | MemoryQueue:
+        """The new state of a key, under the lock. A queue that is evicted and in use goes on."""
+        queue = self._queues.get(name)
+        return queue or self.kept.setdefault(name, KeyState(declared, self.clock.now()))
 
     def pause_keys(self, name: str, until: int) -> None:
         """Pause all keys of the limiter `name`, or end their pause (0). Their own pauses stay."""
-        if len(self._pauses) > FEWEST_QUEUES:
+        if len(self.pauses) > FEWEST_QUEUES:
             now = self.clock.now()
-            self._pauses = {each: end for each, end in self._pauses.copy().items() if end > now}
-        self._pauses[name] = until
-        for queue in self.keys_of(name):
-            queue.pause_whole(until)
+            self.pauses = {each: end for each, end in self.pauses.copy().items() if end > now}
+        self.pauses[name] = until
+        for queue in self.queues():
+            if whole_of(queue.name) == name:
+                queue.pause_whole(until)
 
-    def keys_of(self, name: str) -> list[MemoryQueue]:
-        """The queues of the keys of the limiter `name`."""
-        return [queue for queue in self.queues() if whole_of(queue.name) == name]
+    def has_keys(self, name: str) -> bool:
+        """Whether a key of the limiter `name` has limits."""
+        return any(whole_of(queue) == name for queue, _ in self.declarations())
 
     def queues(self) -> list[MemoryQueue]:
         """All queues in use, and idle ones that were not forgotten yet."""
         return list(self._queues.values())
 
+    def _key_states(self) -> list[tuple[str, KeyState]]:
+        kept = list(self.kept.items())
+        return [(name, state) for name, state in kept if isinstance(state, KeyState)]
+
     def recount(self) -> None:
+        self.counts_blocks = counts_blocks()
         for queue in self.queues():
             recount(queue)
 
@@ -99,25 +147,42 @@ class MemoryStore:
 
     def statuses(self, is_shown: Callable[[str], bool]) -> list[tuple[str, Status]]:
         """The status of each queue with limits and such a name."""
-        wanted = [] if self.is_share else self.queues()
-        return [
-            (queue.name, queue.status())
-            for queue in wanted
-            if has_limits(queue) and is_shown(queue.name)
-        ]
+        if self.is_share:
+            return []
+        wanted: list[MemoryQueue | KeyQueue] = [each for each in self.queues() if has_limits(each)]
+        wanted += [KeyQueue(self, name, state.declared) for name, state in self._key_states()]
+        return [(each.name, each.status()) for each in wanted if is_shown(each.name)]
+
+    def declarations(self) -> list[tuple[str, Declaration]]:
+        """The limits of each name and key that has any."""
+        keys = [(name, state.declared) for name, state in self._key_states()]
+        queues = [(queue.name, queue.declared) for queue in self.queues() if has_limits(queue)]
+        return [*queues, *keys]
 
     def keep(self, queue: MemoryQueue) -> None:
-        self._kept[queue.name] = queue
+        self.kept[queue.name] = queue
+
+    def _try_forget(self, name: str) -> None:
+        """Forget the state of a key under the lock, if that changes nothing."""
+        state = self.kept.get(name)
+        if isinstance(state, KeyState) and state.is_idle(self.clock.now()):
+            del self.kept[name]
+            remember_units(name, state.declared.capacity)
 
     def _forget_idle(self) -> None:
         """Forget idle queues, so seldom that the work for each new queue stays constant."""
         # Meanwhile another thread or a signal handler begins no second search.
-        self._most = 2 * len(self._kept)
-        for name, queue in list(self._kept.items()):
-            if try_evict(queue):
-                remember_units(name, queue.declared.capacity)
-                self._kept.pop(name, None)
-        self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
+        self._most = 2 * len(self.kept)
+        now = self.clock.now()
+        for name, kept in list(self.kept.items()):
+            if isinstance(kept, KeyState):
+                if kept.is_idle(now):  # look first: the lock costs more
+                    with suppress(Reentered):
+                        self.lock.run(self._try_forget, name)
+            elif try_evict(kept):
+                remember_units(name, kept.declared.capacity)
+                self.kept.pop(name, None)
+        self._most = max(FEWEST_QUEUES, 2 * len(self.kept))
 
     def begin_again(
         self, clock: clocks.Clock, limits: Mapping[MemoryQueue, Declaration]
@@ -126,7 +191,9 @@ class MemoryStore:
 
         Returns the former waiters, which no queue knows now.
         """
-        self.clock, self._pauses = clock, {}
+        self.clock, self.pauses = clock, {}
+        for name, _ in self._key_states():
+            self.kept.pop(name, None)
         former = []
         for queue in self.queues():
             waiters = queue.begin_again(limits.get(queue, queue.declared))
@@ -136,7 +203,7 @@ class MemoryStore:
 
     @property
     def lists(self) -> MemoryLists:
-        return MemoryLists(self.queues)
+        return MemoryLists(self)
 
     @property
     def texts(self) -> None:
@@ -148,7 +215,10 @@ class MemoryStore:
         self._written.clear()
 
     def forked(self) -> None:
-        self._lock.fork(lambda: None)
+        self.lock.fork(lambda: None)
+        for _, state in self._key_states():
+            state.inside = 0  # the blocks are the parent's
+            state.busy = state.busy and has_lock()  # its admission goes on in the child
         for queue in self.queues():
             queue.forked()
 

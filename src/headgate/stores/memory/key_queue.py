@@ -1,0 +1,257 @@
+"""The queue of one key in memory.
+
+A process may use very many keys, and most callers pass at once. So the state of a key under one
+rate, window or quota begins as a few numbers, a `KeyState`. A caller that needs more than these
+opens the `MemoryQueue` of the key, which takes them over.
+"""
+
+from __future__ import annotations
+
+from asyncio import _get_running_loop
+from collections.abc import Callable
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from headgate.counts import counts_of
+from headgate.gate.gate import Gate, Grant, Rules
+from headgate.permit import Permit, Refusal
+from headgate.stores.loops import no_loop
+from headgate.stores.memory.fast_path import NO_WAIT
+from headgate.stores.memory.lock import DEFERRED, Lock, Reentered
+from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.state import read_status
+from headgate.stores.status import Status, unused
+
+if TYPE_CHECKING:
+    from headgate.changes import Change
+    from headgate.clock import Clock
+    from headgate.gate.compile import Declaration
+    from headgate.gate.gate import Units
+    from headgate.request import Request
+
+
+class KeyState:
+    """The numbers of a key, under the lock that all queues in memory share."""
+
+    __slots__ = ("busy", "declared", "fence", "inside", "rule")
+
+    def __init__(self, declared: Declaration, t: int) -> None:
+        self.declared = declared
+        (self.rule,) = declared.rules()
+        self.rule.open(t)
+        self.fence = t  # as in the gate
+        self.inside = 0  # callers in a block
+        self.busy = False  # an admission is in the middle of its step
+
+    def admit(self, t: int, block: int) -> tuple[int, int] | None:
+        """Take one token if it is there at `t`. Returns the moment and the fence.
+
+        `block`: 1 for a caller that enters a block, else 0. The step takes effect whole or not at
+        all.
+        """
+        if not self.rule.admit(t):
+            return None
+        fence = t if t > self.fence else self.fence + 1
+        self.fence, self.inside = fence, self.inside + block
+        return t, fence
+
+    def is_idle(self, now: int) -> bool:
+        """Whether a new state would be the same."""
+        return not (self.busy or self.inside) and self.rule.idle_at() <= now
+
+    def status(self, name: str, now: int, pause: int) -> Status:
+        """`pause`: for how many microseconds the whole limiter is paused."""
+        gate = Gate(self.declared.rules(), now)
+        gate.rules = Rules([deepcopy(self.rule)])
+        gate.pause_whole(now, pause)
+        return read_status(name, gate, self.declared)
+
+
+class KeyStore(Protocol):
+    clock: Clock
+    counts_blocks: bool
+    kept: dict[str, Any]  # by name: a KeyState or a MemoryQueue
+    lock: Lock
+
+    pauses: dict[str, int]  # of whole limiters, by name: when they end
+
+    def begin_key(self, name: str, declared: Declaration) -> KeyState | MemoryQueue: ...
+    def open_queue(self, name: str, declared: Declaration) -> MemoryQueue: ...
+
+
+class KeyQueue:
+    """The queue of a key as one limiter object sees it. Others of the key share its state."""
+
+    __slots__ = ("_declared", "_store", "name")
+
+    def __init__(self, store: KeyStore, name: str, declared: Declaration) -> None:
+        self.name = name
+        self._store = store
+        self._declared = declared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._open(), name)
+
+    def _open(self) -> MemoryQueue:
+        """The whole queue. Raises Reentered in code that has interrupted an admission."""
+        return self._store.open_queue(self.name, self._declared)
+
+    @property
+    def declared(self) -> Declaration:
+        state = self._store.kept.get(self.name)
+        return self._declared if state is None else cast("Declaration", state.declared)
+
+    # Blocks ---------------------------------------------------------------------------------------
+
+    def enter(self) -> bool:
+        if self._admit(1) is not None:
+            return True
+        state = self._store.kept.get(self.name)
+        return state.__class__ is MemoryQueue and state.enter()
+
+    def enter_task(self) -> bool:
+        if _get_running_loop() is None:
+            raise no_loop()
+        return self.enter()
+
+    def leave(self) -> None:
+        kept = self._store.kept
+        state = kept.get(self.name)
+        if state.__class__ is KeyState:
+            # No call comes before the writing, so no other thread and no handler runs meanwhile.
+            if state.inside:
+                state.inside -= 1
+                return
+            state = kept.get(self.name)  # opened just now
+        if state.__class__ is MemoryQueue:
+            state.leave()
+
+    def _admit(self, block: int) -> tuple[int, int] | None:
+        """`KeyState.admit` under the lock. None, too, if the key has no numbers to ask now.
+
+        An exception may come wherever Python runs a signal handler: see fast_path.py.
+        """
+        lock, now = self._store.lock, self._store.clock.now
+        is_inside = is_released = False
+        state: Any = None
+        passed = None
+        try:
+            if not lock.acquire(*NO_WAIT):
+                lock.wait()
+            state = self._find_state()
+            if state is not None:
+                state.busy, is_inside = True, True
+                passed = state.admit(now(), block)
+                state.busy, is_inside = False, False
+            is_released = True
+            lock.release()
+            if DEFERRED:
+                lock.run_all_deferred()
+            if passed is not None:
+                self._count(block)
+        except BaseException:
+            if is_inside:
+                state.busy = False
+            if not is_released:
+                try:  # noqa: SIM105 - no call comes before the release
+                    lock.release()
+                except RuntimeError:  # the exception came while this thread waited for the lock
+                    pass
+            if passed is not None:
+                self._undo(block)
+            raise
+        return passed
+
+    def _find_state(self) -> KeyState | None:
+        """The numbers of the key, new ones if need be. None: the whole queue decides."""
+        store = self._store
+        state = store.kept.get(self.name) or store.begin_key(self.name, self._declared)
+        if state.__class__ is not KeyState or state.busy:
+            return None
+        # The whole queue of a key waits for the end of a pause of the whole limiter.
+        pauses = store.pauses
+        return None if pauses and self._pause_left() else state
+
+    def _pause_left(self) -> int:
+        """For how many microseconds the whole limiter is paused."""
+        end = self._store.pauses.get(self.name.partition(":")[0], 0)
+        return max(0, end - self._store.clock.now())
+
+    def _undo(self, block: int) -> None:
+        if block:
+            self.leave()
+
+    def _count(self, block: int) -> None:
+        if self._store.counts_blocks or not block:
+            counts_of(self.name).passed += 1
+
+    # Permits --------------------------------------------------------------------------------------
+
+    async def acquire(self, request: Request) -> Permit:
+        if _get_running_loop() is None:
+            raise no_loop()
+        permit = self._try(request)
+        return await self._open().acquire(request) if permit is None else permit
+
+    def acquire_sync(self, request: Request) -> Permit:
+        permit = self._try(request)
+        return self._open().acquire_sync(request) if permit is None else permit
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        if _get_running_loop() is None:
+            raise no_loop()
+        permit = self._try(request)
+        return await self._open().atake(request) if permit is None else permit
+
+    def take(self, request: Request) -> Permit | Refusal:
+        permit = self._try(request)
+        try:
+            return self._open().take(request) if permit is None else permit
+        except Reentered:
+            return Refusal(0.0)
+
+    def _try(self, request: Request) -> Permit | None:
+        if request.units or self._store.kept.get(self.name).__class__ is MemoryQueue:
+            return None
+        grant = self._admit(0)
+        return None if grant is None else Permit(self, {}, Grant(*grant), 0.0, 0, None)
+
+    # Its permits hold nothing: a concurrency limit needs the whole queue.
+
+    def release(self, permit: Permit) -> None:
+        """Do nothing."""
+
+    abandon = release
+
+    def owns(self, permit: Permit) -> bool:
+        return True  # as in the whole queue
+
+    def settle(self, permit: Permit, extras: Units) -> None:
+        self._run_or_defer(lambda queue: queue.settle(permit, extras))
+
+    # Changes and looks ----------------------------------------------------------------------------
+
+    def change(self, change: Change) -> None:
+        self._run_or_defer(lambda queue: queue.change(change))
+
+    def _run_or_defer(self, act: Callable[[MemoryQueue], None]) -> None:
+        try:
+            queue = self._open()
+        except Reentered:  # the interrupted admission runs it at its end
+            DEFERRED.append((self._store.lock, lambda: act(self._open())))
+        else:
+            act(queue)
+
+    def status(self, own: Declaration | None = None) -> Status:
+        state, pause = self._store.kept.get(self.name), self._pause_left()
+        if state is None:
+            return unused(self.name, own or self._declared, pause)
+        if isinstance(state, MemoryQueue):
+            return state.status(own)
+        return cast(KeyState, state).status(self.name, self._store.clock.now(), pause)
+
+    async def astatus(self, own: Declaration | None = None) -> Status:
+        return self.status(own)
+
+    def describe(self) -> str:
+        return self.status().line()

@@ -1,0 +1,380 @@
+"""The state of a key in memory: a few numbers, until a caller needs the whole queue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Quota, Rate, Window
+from headgate.limits import Limit
+from headgate.stores.memory.key_queue import KeyState
+from headgate.stores.memory.lock import DEFERRED
+from headgate.stores.memory.store import MemoryStore
+from tests.virtual import VirtualClock
+from tests.world import HOUR
+
+LIMITS = [Rate(3, per=1.0, capacity=5, initial=2), Window(3, per=1.0), Quota(3, per=1.0)]
+Step = tuple[str, float]
+
+
+def is_numbers(store: MemoryStore, name: str = "api:k") -> bool:
+    return isinstance(store.kept[name], KeyState)
+
+
+def numbers(*limits: Limit | str) -> tuple[MemoryStore, Limiter, VirtualClock]:
+    """A limiter whose key "k" has been used once."""
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    limiter = Limiter("api", *(limits or ("2/second",)), store=store)
+    assert limiter["k"].try_acquire()
+    assert is_numbers(store)
+    return store, limiter, clock
+
+
+def takes_one(limiter: Limiter) -> bool:
+    """Whether a permit is free. It goes back at once."""
+    answer = limiter.try_acquire()
+    if isinstance(answer, Permit):
+        answer.release()
+    return bool(answer)
+
+
+# The same answers as a whole queue ----------------------------------------------------------------
+
+
+class Twin:
+    """A limiter of its own store, which takes one step after the other."""
+
+    def __init__(self, limit: Limit, keyed: bool) -> None:
+        self.clock = VirtualClock()
+        self.store = MemoryStore(self.clock)
+        self.whole = Limiter("api", limit, store=self.store, max_sleep=0)
+        self.limiter = self.whole["k"] if keyed else self.whole
+        self.permits: list[Permit] = []
+        self.fence = 0
+        self.blocks = ExitStack()
+        self.step("acquire", 1)  # the state begins
+
+    def step(self, act: str, number: float) -> Any:
+        if act == "jump":
+            self.clock.jump(number)
+        elif act == "enter":
+            with suppress(MaxSleepExceededError):
+                self.blocks.enter_context(self.limiter)
+                return True
+        elif act == "leave":
+            self.blocks.close()
+        elif act == "acquire":
+            answer = self.limiter.try_acquire(int(number))
+            if isinstance(answer, Permit):
+                assert answer.fence > self.fence
+                self.fence = answer.fence
+                self.permits.append(answer)
+                return answer.t, answer.held
+            return answer.retry_after
+        elif act == "settle" and self.permits:
+            self.permits[-1].settle(requests=int(number))
+        elif act == "release" and self.permits:
+            self.permits.pop().release()
+        elif act == "pause":
+            self.whole.pause(number)
+        elif act == "resume":
+            self.whole.resume()
+        elif act == "drain":
+            self.limiter.drain(requests=int(number))
+        elif act == "reset":
+            self.limiter.reset()
+        elif act == "update":
+            self.limiter.update(Window(int(number) + 1, per=1.0), Concurrency(3))
+        return None
+
+    def end(self) -> None:
+        self.blocks.close()
+        for permit in self.permits:
+            permit.release()
+
+    def seen(self) -> object:
+        status = self.limiter.status()
+        return status.limits, status.waiting, status.retry_after, status.paused
+
+
+ACTS = [
+    "jump",
+    "enter",
+    "leave",
+    "acquire",
+    "settle",
+    "release",
+    "pause",
+    "resume",
+    "drain",
+    "reset",
+]
+STEPS = st.lists(
+    st.tuples(st.sampled_from([*ACTS, "enter", "acquire", "jump"]), st.sampled_from([0.3, 1, 2, 3]))
+)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+@given(steps=STEPS, updates=st.booleans())
+def test_a_key_answers_as_a_limiter_of_its_own(
+    limit: Limit, steps: list[Step], updates: bool
+) -> None:
+    """S1, T5: given the same steps, a key and a whole limiter give the same permits, refusals and
+    status, whenever the key's queue is opened.
+    """
+    key, whole = Twin(limit, keyed=True), Twin(limit, keyed=False)
+    for act, number in [*steps, *([("update", 2.0), ("acquire", 1.0)] if updates else [])]:
+        number = max(1, number) if act == "acquire" else number
+        assert key.step(act, number) == whole.step(act, number)
+        assert key.seen() == whole.seen()
+    key.end()
+    whole.end()
+
+
+# When the queue is opened -------------------------------------------------------------------------
+
+
+def test_a_key_is_numbers_until_a_caller_waits() -> None:
+    """T12: the waiter comes behind the two grants that the numbers have counted."""
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    limiter = Limiter("api", "2/second", store=store)
+
+    async def story() -> None:
+        async with limiter["k"], limiter["k"]:
+            assert is_numbers(store)
+        start = clock.now()
+        async with limiter["k"]:
+            assert clock.now() == start + 1_000_000
+        assert not is_numbers(store)
+
+    clock.run(story())
+
+
+def test_a_look_at_a_key_opens_no_queue() -> None:
+    store, limiter, _ = numbers()
+    assert limiter["k"].status().limits[0].used == 1
+    assert "1 of 2 requests used" in repr(limiter["k"])
+    assert limiter["new"].status().limits[0].used == 0
+    assert is_numbers(store)
+    assert "api:new" not in store.kept
+
+
+def test_blocks_that_began_before_an_update_count_as_holders() -> None:
+    """S1: given a caller in a block, when the key gets a concurrency limit, then it holds a
+    permit until its block ends.
+    """
+    _, limiter, _ = numbers()
+    key = limiter["k"]
+    with key:
+        key.update(Concurrency(1))
+        assert not takes_one(key)
+    assert takes_one(key)
+
+
+class OpenedMeanwhile(dict[str, Any]):
+    """The states of a store, in which another thread opens a queue right after a look."""
+
+    act: Callable[[], None] | None = None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        state = super().get(name, default)
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+        return state
+
+
+def test_a_caller_that_leaves_while_its_queue_is_opened_is_counted_out() -> None:
+    """S1"""
+    store, limiter, _ = numbers()
+    key = limiter["k"]
+    with key:
+        store.kept = states = OpenedMeanwhile(store.kept)
+        states.act = lambda: key.update(Concurrency(1))
+    assert not is_numbers(store)
+    assert takes_one(key)
+
+
+def test_threads_that_leave_while_the_queue_is_opened_are_all_counted_out() -> None:
+    """S1: given threads in blocks, when an update opens the queue, then none of them stays
+    counted.
+    """
+    for _ in range(50):
+        limiter = Limiter("api", Rate(10**9, per=1), store=MemoryStore())
+        key, ready = limiter["k"], threading.Barrier(4)
+
+        def use(key: Limiter = key, ready: threading.Barrier = ready) -> None:
+            ready.wait()
+            for _ in range(200):
+                with key:
+                    pass
+
+        threads = [threading.Thread(target=use) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        key.update(Concurrency(100))
+        for thread in threads:
+            thread.join()
+        assert key.status().limits[0].used == 0
+
+
+def test_a_pause_of_the_whole_limiter_holds_numbers_too() -> None:
+    store, limiter, clock = numbers()
+    limiter.pause(10)
+    assert limiter["k"].status().paused == 10.0
+    assert not limiter["k"].try_acquire()
+    assert not limiter["new"].try_acquire()
+    clock.jump(10.0)
+    assert limiter["k"].try_acquire()
+    assert limiter["later"].try_acquire()
+    assert is_numbers(store, "api:later")
+
+
+def test_an_idle_key_is_forgotten_but_not_while_a_caller_is_inside() -> None:
+    """T12"""
+    store, limiter, clock = numbers()
+    with limiter["inside"]:
+        clock.jump(HOUR)
+        for number in range(3000):
+            assert limiter[f"tenant {number}"].try_acquire()
+        assert "api:k" not in store.kept
+        assert is_numbers(store, "api:inside")
+    assert limiter["k"].try_acquire()
+
+
+def test_a_queue_that_was_forgotten_and_is_in_use_goes_on() -> None:
+    """T9: given a permit of a forgotten queue, when its key is used again, then a settlement of
+    the permit charges the same state.
+    """
+    store, limiter, clock = numbers("10/second")
+    limiter["k"].drain(requests=10)
+    permit = limiter["k"].try_acquire()
+    assert isinstance(permit, Permit)
+    assert not is_numbers(store)
+    clock.jump(HOUR)
+    for number in range(3000):
+        assert limiter[f"tenant {number}"].try_acquire()
+    assert "api:k" not in store.kept
+    assert limiter["k"].try_acquire()
+    permit.settle(requests=4)
+    assert limiter["k"].status().limits[0].used == 1 + 3
+
+
+def test_a_key_that_a_fork_inherits_has_the_counts_and_no_blocks() -> None:
+    """S1, F5: the blocks are the parent's."""
+    _, limiter, _ = numbers("2/hour")
+    with limiter["k"]:
+        child = os.fork()
+        if not child:
+            refused = not limiter["k"].try_acquire()
+            limiter["k"].update(Concurrency(1))
+            permit = limiter["k"].try_acquire()
+            os._exit(0 if refused and permit else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+# Code that interrupts an admission ----------------------------------------------------------------
+
+
+class InterruptedClock(VirtualClock):
+    """A clock that calls `handler` when an admission reads it, as a signal handler would run."""
+
+    handler: Callable[[], None] | None = None
+
+    def now(self) -> int:
+        handler, self.handler = self.handler, None
+        if handler is not None:
+            handler()
+        return super().now()
+
+
+def interrupted(handler: Callable[[Limiter], None]) -> tuple[MemoryStore, Limiter]:
+    clock = InterruptedClock()
+    store = MemoryStore(clock)
+    limiter = Limiter("api", "5/second", store=store)
+    assert limiter["k"].try_acquire()
+    clock.handler = lambda: handler(limiter)
+    assert limiter["k"].try_acquire()
+    assert clock.handler is None
+    return store, limiter
+
+
+def test_a_handler_cannot_acquire_the_key_that_it_has_interrupted() -> None:
+    """H1: a try is refused, an acquire raises, and another key passes."""
+    seen: list[object] = []
+
+    def handler(limiter: Limiter) -> None:
+        seen.append(bool(limiter["k"].try_acquire()))
+        with pytest.raises(RuntimeError, match="interrupted this thread"):
+            limiter["k"].acquire_sync()
+        with pytest.raises(RuntimeError, match="interrupted this thread"), limiter["k"]:
+            pass
+        seen.append(bool(limiter["other"].try_acquire()))
+        seen.append(limiter["k"].status().limits[0].used)
+
+    _, limiter = interrupted(handler)
+    assert seen == [False, True, 1]
+    assert limiter["k"].status().limits[0].used == 2
+
+
+def test_a_change_by_a_handler_takes_effect_after_the_admission() -> None:
+    """H1"""
+    _, limiter = interrupted(lambda limiter: limiter["k"].update("1/second"))
+    limits = limiter["k"].status().limits
+    assert (limits[0].used, limits[0].capacity) == (2, 1)
+
+
+def test_an_exception_of_a_handler_leaves_the_key_usable() -> None:
+    """H1: the lock is free, and nothing was taken."""
+
+    def handler(limiter: Limiter) -> None:
+        raise InterruptedError
+
+    clock = InterruptedClock()
+    limiter = Limiter("api", "5/second", store=MemoryStore(clock))
+    assert limiter["k"].try_acquire()
+    clock.handler = lambda: handler(limiter)
+    with pytest.raises(InterruptedError):
+        limiter["k"].try_acquire()
+    assert limiter["k"].status().limits[0].used == 1
+    used: list[bool] = []
+    thread = threading.Thread(target=lambda: used.append(bool(limiter["k"].try_acquire())))
+    thread.start()
+    thread.join(10)
+    assert used == [True]
+
+
+def test_an_exception_after_the_grant_of_a_block_counts_its_caller_out() -> None:
+    """H1: given a deferred call that raises, when a block enters, then the exception comes out
+    and no caller is inside.
+    """
+    store, limiter, _ = numbers()
+    raises = [True]
+
+    def act() -> None:
+        if raises.pop():
+            raises.append(False)
+            raise InterruptedError
+
+    DEFERRED.append((store.lock, act))
+    with pytest.raises(InterruptedError), limiter["k"]:
+        pass
+    assert store.kept["api:k"].inside == 0  # type: ignore[union-attr]  # it is a KeyState
+
+
+async def test_a_task_outside_asyncio_cannot_enter_a_key() -> None:
+    limiter = Limiter("api", "5/second", store=MemoryStore())
+    step = limiter["k"].__aenter__()
+    with pytest.raises(RuntimeError, match="No event loop of asyncio runs here"):
+        await asyncio.to_thread(step.send, None)
