@@ -46,7 +46,7 @@ class Client:
         self.clock = clock
         store = MemoryStore(clock)
         self.limiter = Limiter(name, *limits, store=store) if other is None else other
-        self.reader = FeedbackOptions(**options).check("limit") or Feedback()
+        self.reader = FeedbackOptions(**options).make_feedback("limit") or Feedback()
 
     def leave(self, host: str = "host") -> tuple[Permit, Departure]:
         """A call leaves, which the limits must allow now."""

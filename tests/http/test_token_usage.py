@@ -18,8 +18,8 @@ from headgate.http.token_usage import (
     LARGEST,
     MOST,
     PIECE,
-    Asked,
     Dialect,
+    TokenRequest,
     Usage,
     UsageReader,
 )
@@ -198,7 +198,7 @@ def test_an_unreadable_body_is_ignored(headers: dict[str, str], body: bytes) -> 
     assert usage_of(OPENAI, headers, body) == usage_of(OPENAI, headers, body, b"more") == Usage()
 
 
-def asked(dialect: Dialect, path: str, **message: Any) -> Asked | None:
+def asked(dialect: Dialect, path: str, **message: Any) -> TokenRequest | None:
     return dialect.read_request("POST", path, json.dumps({"model": "m", **message}).encode())
 
 
@@ -230,7 +230,7 @@ def test_characters_of_texts_are_counted(
     path: str, message: dict[str, Any], characters: int
 ) -> None:
     """And those of blobs are not."""
-    assert asked(OPENAI, path, **message) == Asked("m", characters, None, True)
+    assert asked(OPENAI, path, **message) == TokenRequest("m", characters, None, True)
 
 
 TEXT = {"type": "text", "text": "12345678"}  # 12 characters, its type included
@@ -425,18 +425,20 @@ def test_unreadable_frames_are_ignored(data: bytes) -> None:
 
 
 def test_embeddings_have_no_output_and_may_be_given_as_tokens() -> None:
-    assert asked(OPENAI, "/v1/embeddings", input=[[1, 2, 3], [4]]) == Asked("m", 16, None, False)
+    assert asked(OPENAI, "/v1/embeddings", input=[[1, 2, 3], [4]]) == TokenRequest(
+        "m", 16, None, False
+    )
 
 
 def test_each_word_for_the_longest_response_is_read() -> None:
     for word in ("max_tokens", "max_completion_tokens"):
-        assert asked(OPENAI, "/chat/completions", **{word: 50}) == Asked("m", 0, 50, True)
-    assert asked(OPENAI, "/chat/completions", max_tokens=50, n=3) == Asked("m", 0, 150, True)
-    assert asked(OPENAI, "/responses", max_output_tokens=50) == Asked("m", 0, 50, True)
-    assert asked(ANTHROPIC, "/v1/messages", max_tokens=50, system="12", messages=[]) == Asked(
-        "m", 2, 50, True
-    )
-    assert asked(ANTHROPIC, "/v1/messages", max_tokens="many") == Asked("m", 0, None, True)
+        assert asked(OPENAI, "/chat/completions", **{word: 50}) == TokenRequest("m", 0, 50, True)
+    assert asked(OPENAI, "/chat/completions", max_tokens=50, n=3) == TokenRequest("m", 0, 150, True)
+    assert asked(OPENAI, "/responses", max_output_tokens=50) == TokenRequest("m", 0, 50, True)
+    assert asked(
+        ANTHROPIC, "/v1/messages", max_tokens=50, system="12", messages=[]
+    ) == TokenRequest("m", 2, 50, True)
+    assert asked(ANTHROPIC, "/v1/messages", max_tokens="many") == TokenRequest("m", 0, None, True)
 
 
 @pytest.mark.parametrize(

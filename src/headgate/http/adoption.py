@@ -65,16 +65,16 @@ class Adoption:
     def apply(self, limiter: Limiter, status: int, answer: Answer) -> bool:
         """Follow the limit that the answer states. Return whether that changes the limits.
 
-        An answer that states none changes nothing, until the last statement is `heed_at_most`
-        seconds old: then the declared limit returns. Nothing changes if an update has changed the
-        limits on other units.
+        An answer that states no limit changes nothing at first. When the last statement is
+        `heed_at_most` seconds old, the declared limit returns. Nothing changes if an update has
+        changed the other limits.
         """
         if not (200 <= status < 300 or status == 429):
             return False
         limits, queue = limiter.limits, queue_of(limiter)
         present = queue.declared.program
         ours = [index for index, limit in enumerate(limits) if counts_calls(limit)]
-        if len(ours) != 1 or others(limits) != others(queue.declared.limits):
+        if len(ours) != 1 or compile_others(limits) != compile_others(queue.declared.limits):
             return False
         index = ours[0]
         stated = self._derive(limits[index], answer)
@@ -97,15 +97,15 @@ class Adoption:
                 self._adopted.pop(next(iter(self._adopted)), None)
 
     def _is_old(self, name: str, present: str) -> bool:
-        """Return whether the present limits were adopted, and the service says so no more."""
+        """Return whether the present limits were adopted `heed_at_most` seconds ago or earlier."""
         program, last = self._adopted.get(name, ("", 0.0))
         return program == present and monotonic() - last >= self._heed_at_most
 
     def _derive(self, limit: Limit, answer: Answer) -> list[Limit] | None:
-        """Return the limits that follow from `limit` and the answer. None: it states nothing.
+        """Return the limits that follow from the declared `limit` and the answer.
 
-        A limit with the period of ours replaces it. One with another period stands beside it, so
-        calls never run faster than ours.
+        A stated limit with the same period replaces the declared one. One with another period
+        stands beside it. None: the answer states nothing.
         """
         budget = find_single(answer)
         if budget is None or isinstance(limit, Concurrency):
@@ -128,7 +128,8 @@ def counts_calls(limit: Limit) -> TypeGuard[Rate | Window | Quota]:
     return limit.unit == UNIT and not isinstance(limit, Concurrency)
 
 
-def others(limits: Iterable[Limit]) -> str:
+def compile_others(limits: Iterable[Limit]) -> str:
+    """Return the program of the limits that no answer changes, to compare it."""
     return declaration([limit for limit in limits if not counts_calls(limit)]).program
 
 
@@ -139,21 +140,20 @@ def find_single(answer: Answer) -> Budget | None:
 
 
 def find_period(budget: Budget, ours: float) -> float | None:
-    """Return the seconds of the service's window. None: it means another period, not known which.
+    """Return the seconds of the service's window, from its reset if it states no period.
 
-    Without a stated period the time until the reset tells it. A window that ends later than ours
-    would is longer: a minute, an hour or a day. One that ends soon may be shorter, or almost over.
-    If neither is stated, nothing speaks against ours.
+    None: it may have another period than ours, and the answer does not show which.
     """
     if budget.per:
         return budget.per
     if budget.reset is None:
-        return ours
+        return ours  # nothing speaks against it
     likely = [period for period in sorted({*PERIODS, ours}) if period >= budget.reset]
     if not likely:
         return None
     if likely[0] >= ours:
         return likely[0]
+    # The window is shorter than ours, or as long and almost over, or a bucket that is almost full.
     refill = refill_time(budget)
     return ours if abs(refill - ours) <= TOLERANCE * ours else None
 

@@ -73,8 +73,8 @@ def limit(
 
 
 ANTHROPIC = Dialect(
-    answering=("/messages", "/complete"),
-    silent=(),
+    with_output=("/messages", "/complete"),
+    input_only=(),
     most=("max_tokens", "max_tokens_to_sample"),
     input=("input_tokens",),  # without those that were read from a cache
     output=("output_tokens",),

@@ -37,6 +37,7 @@ class Backoff:
         if len(self._refused) >= MOST_NAMES:
             self._refused.clear()
         wait = min(LONGEST, FIRST * float(2**count))
+        # The count stops at the longest wait, because a float holds no very large power.
         self._refused[name] = count + (wait < LONGEST), monotonic()
         return wait * JITTER.uniform(0.75, 1)
 

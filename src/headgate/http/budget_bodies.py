@@ -48,8 +48,8 @@ def budgets_of_github(body: Any, now: float) -> list[Budget]:
 def budgets_of_google(body: Any) -> list[Budget]:
     """Read the quotas that a refusal of Google names: each is empty.
 
-    cloud.google.com/apis/design/errors, `QuotaFailure`. The values are those of issues of
-    google-gemini/gemini-cli.
+    cloud.google.com/apis/design/errors, `QuotaFailure`. Issues of google-gemini/gemini-cli show the
+    values.
     """
     budgets = []
     for detail in find_list(body, "error", "details"):

@@ -202,7 +202,8 @@ def read_value(header: str, what: str, text: str, now: float) -> dict[str, Any]:
     if header in MILLISECONDS:
         return {what: header_values.parse_milliseconds(text)}
     time = header_values.parse_time(text, now)
-    return {what: time, "is_number": time is None or header_values.is_number(text)}
+    # OpenAI and services like it write a number for a window, and another form for a bucket.
+    return {what: time, "is_bucket": time is not None and not header_values.is_number(text)}
 
 
 def make_budget(
@@ -215,10 +216,9 @@ def make_budget(
     if {limit, remaining, reset} == {None}:
         return None
     per = values.get("window") or values.get("period") or period_of(name) or row.per
-    name = name or find_name(fields)
+    name = name or find_name(fields)  # a name of another header tells no period by its words
     per = per or periods.get(name, periods.get("*"))
-    # Of OpenAI and those like it, a number is the end of a window.
-    gradual = row.gradual and not values.get("is_number", True)
+    gradual = row.gradual and values.get("is_bucket", False)
     unit = row.unit or unit_of(fields, name)
     return Budget(name, limit, remaining, reset, per, unit, gradual=gradual)
 
@@ -228,7 +228,7 @@ def find_name(fields: Fields) -> str:
 
 
 def find_remaining(fields: Fields, name: str, values: Mapping[str, Any]) -> int | None:
-    """Return what is left: nothing, if Anthropic rejects by a limit that it states no number of."""
+    """Return the stated remainder. Anthropic's "rejected" in place of a number means 0."""
     if "remaining" not in values and fields.get(f"anthropic-ratelimit-{name}-status") == "rejected":
         return 0
     return values.get("remaining")
@@ -287,17 +287,16 @@ def join_forms(budgets: Iterable[Budget]) -> tuple[Budget, ...]:
 
 
 def are_one(one: Budget, other: Budget) -> bool:
-    named = one.name and other.name
     return (
         one.limit is not None
         and (one.limit, one.unit, one.partition) == (other.limit, other.unit, other.partition)
         and agree(one.remaining, other.remaining)
         and agree(one.per, other.per)
-        and (not named or one.name == other.name)
+        and agree(one.name or None, other.name or None)
     )
 
 
-def agree(one: float | None, other: float | None) -> bool:
+def agree(one: object, other: object) -> bool:
     return one is None or other is None or one == other
 
 

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 from headgate.http.json_values import find, find_list, find_text
 
-# A limit that was met, an account without credit, or a request in error.
+# With these the caller has met a limit, has no credit, or sent a request in error.
 AMBIGUOUS = {400, 403, 429}
 MOST_READ = 65_536  # bytes of a refusal that are read
 LONGEST_READ = 5.0  # seconds; after that, only the headers count
 MOST_DECODED = 1_000_000  # bytes that a compressed body may become
-CODINGS = {"gzip", "x-gzip", "deflate"}  # codings that zlib reads
+ACCEPTED_CODINGS = "gzip, deflate"  # codings that zlib reads
+CODINGS = {"gzip", "x-gzip", "deflate"}  # the names of these codings in a response
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32  # zlib tells them apart by their first bytes
 
 # No wait helps soon: the account has no credit, or a quota of a day or longer is used up.
@@ -60,9 +61,9 @@ LIMIT_CODES = {
     "TooManyRequestsException",
     "TransactionInProgressException",
 }
-# HubSpot states no wait; its SDK waits as long: hubspot-api-nodejs, RetryDecorator
+# HubSpot states no wait. These are the waits of its SDK: hubspot-api-nodejs, RetryDecorator
 WAITS_BY_CODE = {"TEN_SECONDLY_ROLLING": 10.0, "SECONDLY": 1.0}
-# GitHub says no more than this, and its documents ask callers to wait at least a minute.
+# GitHub states the refusal by this text alone. Its documents ask callers to wait at least a minute.
 SECONDARY = "secondary rate limit"
 # The code in the XML of AWS.
 XML_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")

@@ -37,7 +37,7 @@ OnAnswer: TypeAlias = Callable[[int, Any, bytes], Answer | None]
 
 HEED_AT_MOST = 3600.0  # seconds
 REFUSED = {"throttled", "overloaded"}
-FAILED_FROM = 500  # statuses that are no success
+FAILED_FROM = 500  # a status from here on is an error of the service
 BEYOND = 2**53  # a store takes no count from here on
 
 
@@ -50,7 +50,7 @@ class FeedbackOptions:
     heed_at_most: float = HEED_AT_MOST
     on_answer: OnAnswer | None = None
 
-    def check(self, call: str) -> Feedback | None:
+    def make_feedback(self, call: str) -> Feedback | None:
         """Return None if no answer is read. Raises ValueError or TypeError for bad options."""
         way = "write seconds, such as 60, or feedback=False to ignore all answers"
         most = seconds(call, "heed_at_most", self.heed_at_most, way=way)
@@ -122,7 +122,7 @@ class Feedback:
                 with log_failures():  # a pause follows nevertheless
                     self._adopt(limiter, status, answer)
                 with log_failures():  # the other limiters are paused nevertheless
-                    self._hold(permit, departure, status, answer)
+                    self._drain_or_pause(permit, departure, status, answer)
 
     def _read(self, status: int, headers: Headers, body: bytes, host: str) -> Answer:
         """Return the reading of the user's hook, or else that of headgate."""
@@ -140,11 +140,13 @@ class Feedback:
         if self._adoption is not None and self._adoption.apply(limiter, status, answer):
             note_action(queue_of(limiter).name, status, answer, "adopt")
 
-    def _hold(self, permit: Permit, departure: Departure, status: int, answer: Answer) -> None:
+    def _drain_or_pause(
+        self, permit: Permit, departure: Departure, status: int, answer: Answer
+    ) -> None:
         """Drain or pause the limiter of `permit`.
 
-        A pause ends `heed_at_most` seconds after the call left, at the latest. So a refusal of a
-        call that left before the pause began cannot make it longer than that.
+        A pause ends `heed_at_most` seconds after the call left, at the latest. So refusals of calls
+        that left before the pause do not renew it.
         """
         queue = queue_of(permit)
         stated = self._note_outcome(queue.name, departure, status, answer)
@@ -170,6 +172,7 @@ class Feedback:
         period = drained_period(permit, budget, alone)
         reset = budget.next if budget.remaining == 0 else budget.reset
         reset = period if reset is None else reset
+        # A drain lasts for the limit's period, which may be at most twice the time until the reset.
         if 0 < period <= min(self._heed_at_most, 2 * reset):
             queue, left, limit = queue_of(permit), budget.remaining or 0, budget.limit or 0
             queue.change(Drain(UNIT, left, limit=limit, since=permit.t))

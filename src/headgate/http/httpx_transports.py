@@ -12,7 +12,7 @@ from copy import copy
 from time import monotonic
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from headgate.http.error_bodies import LONGEST_READ, MOST_READ, decode
+from headgate.http.error_bodies import ACCEPTED_CODINGS, LONGEST_READ, MOST_READ, decode
 from headgate.http.feedback import HEED_AT_MOST, Adopt, FeedbackOptions, OnAnswer
 from headgate.http.limiter_chain import (
     CallPermits,
@@ -27,8 +27,6 @@ from headgate.http.limiter_chain import (
 from headgate.http.point_metering import PointChain
 from headgate.limiter import Limiter
 
-CODINGS = "gzip, deflate"  # codings that zlib reads
-
 Req = TypeVar("Req")
 Res = TypeVar("Res")
 Inner = TypeVar("Inner")  # the client's type of a transport
@@ -40,8 +38,8 @@ def find_place(request: Any) -> Place:
 
 class HttpxChain(PointChain[Any]):
     def _read_body(self, request: Any) -> bytes:
-        # The caller may accept other codings, but the response has to be read here, too.
-        request.headers["accept-encoding"] = CODINGS
+        """Return the body of a request, and ask for a response that headgate can decompress."""
+        request.headers["accept-encoding"] = ACCEPTED_CODINGS
         try:
             return bytes(request.content)
         except RuntimeError:  # an upload, which is sent piece by piece
@@ -78,8 +76,9 @@ class LimitedTransport(Generic[Req, Inner]):
         return transport
 
     def _fail(self, error: BaseException, permits: CallPermits, steps: Steps) -> None:
-        reports = isinstance(self._inner, self._default)
-        if not steps.sent and (reports or isinstance(error, self._unsent)):
+        # Only of a transport that reports its steps, no step means that nothing was sent.
+        reports_steps = isinstance(self._inner, self._default)
+        if not steps.sent and (reports_steps or isinstance(error, self._unsent)):
             mark_unsent(error)
         permits.fail(error, sent=steps.sent)
 
@@ -178,7 +177,7 @@ def limit_client(client: Any, chain: LimiterChain[Any], transports: Transports) 
 
 
 def chains_in(transport: Any) -> Iterator[LimiterChain[Any]]:
-    """The limiters that a request of `transport` passes already, as far as they are in sight."""
+    """The limiters that a request of `transport` passes, down to the first transport not ours."""
     while isinstance(transport, LimitedTransport):
         yield transport._chain
         transport = transport._inner
@@ -192,7 +191,7 @@ def copy_client(client: Any) -> Any:
     """
     own, kind = copy(client), type(client)
     own.__class__ = type(kind.__name__, (kind,), {"__del__": leave_open})
-    own.headers = client.headers  # in an object of its own
+    own.headers = client.headers  # the setter makes a copy
     own._original = client
     return own
 
@@ -214,23 +213,23 @@ class Steps:
     def __init__(self, request: Any) -> None:
         self.sent = False
         self._extensions = request.extensions
-        self._others: Any = None  # the user's own, or that of a limiter around this one
+        self._outer: Any = None  # the trace of the user, or of a limiter around this one
 
     def __enter__(self) -> Self:
-        self._others = self._extensions.get("trace")
+        self._outer = self._extensions.get("trace")
         self._extensions["trace"] = self.trace
         return self
 
     def __exit__(self, *outcome: object) -> None:
-        if self._others is None:
+        if self._outer is None:
             self._extensions.pop("trace", None)
         else:
-            self._extensions["trace"] = self._others
+            self._extensions["trace"] = self._outer
 
     def trace(self, step: str, details: Mapping[str, Any]) -> Any:
         self._note(step, details)
-        if self._others is not None:
-            self._others(step, details)
+        if self._outer is not None:
+            self._outer(step, details)
 
     def _note(self, step: str, details: Mapping[str, Any]) -> None:
         # A CONNECT goes to a proxy, and the service does not see it.
@@ -243,8 +242,8 @@ class AsyncSteps(Steps):
 
     async def trace(self, step: str, details: Mapping[str, Any]) -> None:
         self._note(step, details)
-        if self._others is not None:
-            await self._others(step, details)
+        if self._outer is not None:
+            await self._outer(step, details)
 
 
 def is_cached(response: Any) -> bool:
@@ -288,9 +287,9 @@ class Body:
 
 
 class Chunks(Iterator[bytes], AsyncIterator[bytes]):
-    """The chunks of a body.
+    """The chunks of a body. The end of the body releases the permits, and dropping this does not.
 
-    A dropped generator would release the permits, although the body may still be open.
+    A generator would release them when it is dropped, although the body may still be open.
     """
 
     def __init__(self, inner: Any, permits: CallPermits) -> None:

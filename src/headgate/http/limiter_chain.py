@@ -33,7 +33,7 @@ R = TypeVar("R")  # a client's request
 Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
 
-UNSENT = "headgate_unsent"  # an attribute of an error that came before the request was sent
+UNSENT_MARK = "headgate_unsent"  # an attribute of an error that came before the sending
 LATE = 0.1  # seconds after its headers in which the body of a refusal counts
 
 
@@ -52,7 +52,7 @@ class CallPermits:
     def __init__(self, feedback: Feedback | None = None) -> None:
         self.granted: list[tuple[Limiter, Permit]] = []
         self.departure = Departure()  # until the call leaves
-        self.heed_at_most = HEED_AT_MOST  # of the chain
+        self.heed_at_most = HEED_AT_MOST  # a chain sets its own
         self._feedback = feedback
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class CallPermits:
     def apply_headers(self, response: Any) -> None:
         """Apply a refusal by its headers alone, because its body is late.
 
-        Headers that state no refusal still wait for the body, which may.
+        If the headers state no refusal, the body may still state one, so nothing is applied yet.
         """
         if read(response.status_code, response.headers).verdict != "passed":
             self.apply_feedback(response.status_code, response.headers)
@@ -81,10 +81,11 @@ class CallPermits:
 
     @property
     def is_applied(self) -> bool:
-        """Whether nothing of the response is left to apply."""
+        """Whether the response was applied, or none is to be applied."""
         return self._feedback is None
 
     def needs_body(self, response: Any) -> bool:
+        """Return whether `apply_feedback` needs the body of this response."""
         if self._feedback is None or not self.granted:
             return False
         return self._feedback.wants_body(response.status_code) or says_more_than_headers(
@@ -102,9 +103,9 @@ class CallPermits:
         self.release()
 
     def disregard(self, *, sent: bool) -> None:
-        """End with the response of a cache: it says nothing of today.
+        """Apply nothing of an old response from a cache. Without `sent`, the call costs nothing.
 
-        `sent`: the cache has asked the server whether it still holds, which is a call.
+        `sent`: the cache has asked the server whether its response still holds, which is a call.
         """
         self._feedback = None
         if not sent:
@@ -113,9 +114,10 @@ class CallPermits:
     def fail(self, error: BaseException, *, sent: bool) -> None:
         """End the call with `error`. It costs nothing if the error is marked as unsent.
 
-        `sent`: the client began to send nevertheless. A layer in between may have sent it before.
+        `sent`: the client has sent this call. A layer in between, such as a retry, may have sent it
+        before an attempt that ended unsent.
         """
-        if UNSENT in vars(error) and not sent:
+        if UNSENT_MARK in vars(error) and not sent:
             self.cancel()
         else:
             self.release()
@@ -183,7 +185,7 @@ class LimiterChain(Generic[R]):
     ) -> None:
         """`call`: the user's call, for error messages."""
         self._call = call
-        self._feedback = options.check(call)
+        self._feedback = options.make_feedback(call)
         self._heed_at_most = options.heed_at_most
         self._limiters = check_limiters(call, limiters)
         self._key = check_key(call, limiters, key)
@@ -191,14 +193,14 @@ class LimiterChain(Generic[R]):
         self._find_place = find_place
 
     @property
-    def every(self) -> Sequence[Limiter]:
+    def all_limiters(self) -> Sequence[Limiter]:
         """The limiters that a request may pass."""
         return self._limiters
 
     def check_beside(self, others: Iterable[LimiterChain[Any]]) -> None:
-        """Refuse the limiters of `others`, which the same requests pass."""
-        taken = [limiter for other in others for limiter in other.every]
-        check_repeats(self._call, taken, self.every)
+        """Refuse a limiter that is in one of `others`, too: the same requests pass these chains."""
+        taken = [limiter for other in others for limiter in other.all_limiters]
+        check_repeats(self._call, taken, self.all_limiters)
 
     async def enter(self, request: R) -> CallPermits:
         """Get the permits for one attempt. On a failure, those that were granted go back."""
@@ -251,7 +253,7 @@ class LimiterChain(Generic[R]):
 
 def mark_unsent(error: BaseException) -> None:
     """Note that the request was not sent, for all chains that `error` passes."""
-    vars(error)[UNSENT] = True
+    vars(error)[UNSENT_MARK] = True
 
 
 def give_back(permits: Iterable[Permit]) -> None:

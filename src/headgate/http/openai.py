@@ -28,7 +28,7 @@ __all__ = ["Estimates", "Learned", "limit"]
 
 Client = TypeVar("Client", bound=openai.OpenAI | openai.AsyncOpenAI)
 
-KINDS = openai.OpenAI, openai.AsyncOpenAI  # those of Azure and Bedrock are such, too
+KINDS = openai.OpenAI, openai.AsyncOpenAI  # the clients of Azure and Bedrock are subclasses
 
 
 def limit(
@@ -52,8 +52,8 @@ def limit(
     completions, completions, responses and embeddings also ask for their estimated `tokens`,
     `input_tokens` and `output_tokens`, as far as a limiter counts them. When the body was read or
     closed, streams included, headgate settles the usage in the response, and learns from it.
-    Without a usage the estimate stands; a refused attempt (4xx) took no tokens. That of a response
-    in the background is settled when this client retrieves it.
+    Without a usage the estimate stands; a refused attempt (4xx) took no tokens. The usage of a
+    response in the background is settled when this client retrieves that response.
     `estimates`: the learned estimates, to look at or to share; unsaid, the client has its own.
     `key`: "model", "host", or a function of the request that returns a text: each has a state of
     its own.
@@ -68,8 +68,8 @@ def limit(
 
 
 OPENAI = Dialect(
-    answering=("/completions", "/responses", "/responses/compact"),
-    silent=("/embeddings",),
+    with_output=("/completions", "/responses", "/responses/compact"),
+    input_only=("/embeddings",),
     most=("max_completion_tokens", "max_output_tokens", "max_tokens"),
     input=("prompt_tokens", "input_tokens"),  # cached ones count as others do
     output=("completion_tokens", "output_tokens"),

@@ -48,7 +48,7 @@ class Points:
         self._all = append_recent(self._all, cost)
         self._costs[operation] = append_recent(self._costs.get(operation, ()), cost)
         if len(self._costs) > MOST_OPERATIONS:
-            self._costs.popitem(last=False)
+            self._costs.popitem(last=False)  # the operation that was seen first
 
 
 class PointChain(LimiterChain[R], Generic[R]):

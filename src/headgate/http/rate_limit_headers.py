@@ -83,7 +83,7 @@ class Answer:
 
     @property
     def tightest(self) -> Budget:
-        """The budget with the smallest share left; an empty one if none states a remainder."""
+        """The budget with the smallest share left; `Budget()` if none states a remainder."""
         known = [budget for budget in self.budgets if budget.remaining is not None]
         return min(known, key=share_left, default=Budget())
 
@@ -183,20 +183,20 @@ def find_codes(status: int, fields: Fields, parsed: Any, body: bytes | str) -> s
 def judge(
     status: int,
     fields: Fields,
-    body: Any,
+    parsed: Any,
     codes: set[str],
     budgets: Iterable[Budget],
     now: float,
 ) -> Verdict:
     if status in OVERLOADED:
         return "overloaded"
-    if status == PAYMENT_REQUIRED or (400 <= status < 500 and is_used_up(body, codes)):
+    if status == PAYMENT_REQUIRED or (400 <= status < 500 and is_used_up(parsed, codes)):
         return "exhausted"
     if status == 429:
         return judge_429(fields, codes)
     if codes & error_bodies.LIMIT_CODES:
         return "throttled"
-    if status == 403 and is_throttled_403(fields, body, budgets):
+    if status == 403 and is_throttled_403(fields, parsed, budgets):
         return "throttled"
     return "passed" if find_retry_after(fields, now) is None else judge_by_wait(status)
 
@@ -214,36 +214,36 @@ def judge_429(fields: Fields, codes: set[str]) -> Verdict:
     return "overloaded" if codes & BUSY_CODES else "throttled"
 
 
-def is_used_up(body: Any, codes: set[str]) -> bool:
+def is_used_up(parsed: Any, codes: set[str]) -> bool:
     """Return whether the account has no credit, or a quota of a day or longer is used up."""
-    periods = (period_of_quota(name) or 0.0 for name in find_quota_names(body))
+    periods = (period_of_quota(name) or 0.0 for name in find_quota_names(parsed))
     long = any(period >= DAY for period in periods)
-    return long or bool(codes & error_bodies.USED_UP_CODES) or error_bodies.has_no_credit(body)
+    return long or bool(codes & error_bodies.USED_UP_CODES) or error_bodies.has_no_credit(parsed)
 
 
-def is_throttled_403(fields: Fields, body: Any, budgets: Iterable[Budget]) -> bool:
+def is_throttled_403(fields: Fields, parsed: Any, budgets: Iterable[Budget]) -> bool:
     """GitHub's 403 may mean a limit."""
     empty = any(budget.remaining == 0 for budget in budgets)
-    return "retry-after" in fields or error_bodies.is_secondary_limit(body) or empty
+    return "retry-after" in fields or error_bodies.is_secondary_limit(parsed) or empty
 
 
 def find_wait(
-    fields: Fields, body: Any, codes: set[str], budgets: Iterable[Budget], now: float
+    fields: Fields, parsed: Any, codes: set[str], budgets: Iterable[Budget], now: float
 ) -> float | None:
     """Return the server's own statement, or else the wait that follows from its budgets."""
     waits = [
         find_retry_after(fields, now),
-        find_number(body, "retry_after"),  # Discord
-        find_number(body, "parameters", "retry_after"),  # Telegram: core.telegram.org/bots/api
-        find_retry_info(body),
-        find_refill(body),
+        find_number(parsed, "retry_after"),  # Discord
+        find_number(parsed, "parameters", "retry_after"),  # Telegram: core.telegram.org/bots/api
+        find_retry_info(parsed),
+        find_refill(parsed),
     ]
     by_code = [wait for code, wait in error_bodies.WAITS_BY_CODE.items() if code in codes]
     empty = [budget.next for budget in budgets if budget.remaining == 0]
     for found in (waits, by_code, empty):
         if known := [each for each in found if each is not None]:
             return max(known)
-    return SECONDARY_WAIT if error_bodies.is_secondary_limit(body) else None
+    return SECONDARY_WAIT if error_bodies.is_secondary_limit(parsed) else None
 
 
 # In milliseconds: OpenAI and Azure; Cosmos (learn.microsoft.com/rest/api/cosmos-db/
@@ -285,8 +285,8 @@ SCOPES: dict[str, dict[str, Scope]] = {
 }
 
 
-def find_scope(fields: Fields, body: Any) -> Scope:
-    if error_bodies.is_global(body):
+def find_scope(fields: Fields, parsed: Any) -> Scope:
+    if error_bodies.is_global(parsed):
         return "service"
     for header, scopes in SCOPES.items():
         value = fields.get(header, "").lower()

@@ -17,7 +17,11 @@ REDIRECTS = {301, 302, 303, 307, 308}
 
 
 class Departure(NamedTuple):
-    """`at`: on the monotonic clock. `origins`: the first host of a redirect, by limiter."""
+    """When a call left, and to which host.
+
+    `at`: on the monotonic clock. `origins`: the host that redirected the call first, by the encoded
+    names of the limiters that it passed there.
+    """
 
     at: float = 0.0
     host: str = ""
@@ -36,7 +40,7 @@ REDIRECT: ContextVar[tuple[str, Mapping[str, str]]] = ContextVar(
 
 
 def depart(host: str) -> Departure:
-    """A call leaves for `host` now."""
+    """Return the departure of a call that leaves for `host` now."""
     target, origins = REDIRECT.get()
     return Departure(monotonic(), host, origins if target == host else {})
 
@@ -49,6 +53,7 @@ def note_redirect(
     if location:
         target = urlsplit(location).hostname or departure.host
         origins = dict.fromkeys(names, departure.host)
+        # In a chain of redirects, the first host of a limiter stays.
         REDIRECT.set((target, {**origins, **departure.origins}))
     elif REDIRECT.get()[0]:
         REDIRECT.set(("", {}))

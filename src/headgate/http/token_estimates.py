@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 KIND = "estimates"  # of the texts in a store
 EVERY = 60.0  # seconds between two readings of a model, and between two writings
-BEYOND = 2**53  # of numbers that are read
+BEYOND = 2**53  # numbers from here on are not read
 
 CHARACTERS_PER_TOKEN = 4  # of English text, by the providers' own rule of thumb
 FIRST_OUTPUT = 512  # the estimate for a response before the first one of its model
 SHARE = 0.9  # nine of ten responses should take at most their estimate
 RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
 FORGET = 1 / 8  # of the learned input of a model, with each call
-# Characters from which a ratio is learned at least: a few words say little about it. A call of few
-# characters makes a model forget as few.
+# The ratio of a model begins with so many characters, so that a short first call changes it little.
+# For the same reason, a call with less than an eighth of them makes the model forget less.
 LEAST = 400
 # A character has up to four bytes, and a token at least one. More tokens come from context that the
 # request does not show.
@@ -110,9 +110,9 @@ class Estimates:
         client = limit(AsyncOpenAI(), llm, estimates=estimates)
         print(estimates)                           # what was learned, and how far off it was
 
-    Input: the characters times a ratio of tokens to characters, at first one to four. Both are
-    moving averages in which each call weighs an eighth (exponential smoothing: Roberts, 1959; an
-    eighth as in Jacobson, Congestion avoidance and control, 1988). A text below 50 characters
+    Input: the characters times a ratio of tokens to characters, at first one to four. Tokens and
+    characters are moving averages (exponential smoothing: Roberts, 1959). Each call weighs an
+    eighth, as in Jacobson, Congestion avoidance and control, 1988. A text below 50 characters
     weighs less, in proportion to its length. Only calls with nothing but text teach the ratio. A
     call of more than four tokens a character teaches nothing. Pictures, files, sounds, and context
     that the service adds count for a number of tokens each. It is the smallest number that nine of
@@ -128,19 +128,19 @@ class Estimates:
     which lives for a day.
     """
 
-    __slots__ = ("__weakref__", "_asked", "_known", "_texts", "_written")
+    __slots__ = ("__weakref__", "_asked_at", "_known", "_texts", "_written_at")
 
     def __init__(self, store: StoreLike = None) -> None:
         self._known: dict[str, Known] = {}
         self._texts = store_of(store).texts
-        self._asked: dict[str, float] = {}  # when, by model
-        self._written: dict[str, float] = {}
+        self._asked_at: dict[str, float] = {}  # by model
+        self._written_at: dict[str, float] = {}
         ALL.add(self)
 
     def _of(self, model: str) -> Known:
         """Return the knowledge of a model. If there is none, ask the store."""
         known = self._known.get(model)
-        if known is None and self._texts is not None and is_due(self._asked, model):
+        if known is None and self._texts is not None and begin_if_due(self._asked_at, model):
             self._texts.read_later(KIND, model, lambda text: self._adopt(model, text))
         return known or Known()
 
@@ -152,7 +152,7 @@ class Estimates:
 
     def _learn(self, model: str, known: Known) -> None:
         self._known[model] = known
-        if self._texts is not None and is_due(self._written, model):
+        if self._texts is not None and begin_if_due(self._written_at, model):
             self._texts.write_later(KIND, model, write(known))
 
     def input(self, model: str, characters: int, attached: Attached = NONE) -> int:
@@ -173,8 +173,12 @@ class Estimates:
         known = known._replace(
             calls=known.calls + 1, inputs=append_recent(known.inputs, (estimated, used))
         )
-        learn = learn_attached if attached else learn_text
-        self._learn(model, learn(known, characters, used, attached))
+        known = (
+            learn_attached(known, characters, used, attached)
+            if attached
+            else learn_text(known, characters, used)
+        )
+        self._learn(model, known)
 
     def learn_output(self, model: str, estimated: int, used: int) -> None:
         """`learn_input` for a response."""
@@ -193,8 +197,8 @@ class Estimates:
 ALL: WeakSet[Estimates] = WeakSet()  # of this process, for headgate.telemetry
 
 
-def is_due(moments: dict[str, float], model: str) -> bool:
-    """Whether the last time is EVERY seconds ago. If so, note this one."""
+def begin_if_due(moments: dict[str, float], model: str) -> bool:
+    """Return whether the last time is EVERY seconds ago. If so, note this one."""
     now = monotonic()
     due = now - moments.get(model, -inf) >= EVERY
     if due:
@@ -202,7 +206,7 @@ def is_due(moments: dict[str, float], model: str) -> bool:
     return due
 
 
-def learn_text(known: Known, characters: int, used: int, attached: Attached) -> Known:
+def learn_text(known: Known, characters: int, used: int) -> Known:
     if used > MOST_PER_CHARACTER * characters:
         return known
     keep = 1 - min(FORGET, characters / LEAST)
@@ -268,7 +272,7 @@ def is_counts(found: Any, length: int | None = None) -> bool:
     )
 
 
-# ------------------------------------------------------------------------------------------------
+# Summaries and quantiles -------------------------------------------------------------------------
 
 
 def summarize(model: str, known: Known) -> Learned:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from headgate.http.error_bodies import ACCEPTED_CODINGS
 from headgate.http.feedback import Feedback, FeedbackOptions
 from headgate.http.httpx_transports import (
     Transports,
@@ -26,7 +27,7 @@ from headgate.http.limiter_chain import (
     LimiterChain,
 )
 from headgate.http.token_estimates import Estimates
-from headgate.http.token_usage import CODINGS, Asked, Dialect, Usage, UsageReader
+from headgate.http.token_usage import Dialect, TokenRequest, Usage, UsageReader
 from headgate.internals import queue_of
 from headgate.limiter import Limiter
 from headgate.validation import show
@@ -63,7 +64,7 @@ class TokenChain(LimiterChain[Any]):
         self._in_background: InBackground = OrderedDict()
 
     @property
-    def every(self) -> Sequence[Limiter]:
+    def all_limiters(self) -> Sequence[Limiter]:
         return *self._limiters, *self._models.values()
 
     def _limiters_for(self, request: Any) -> Sequence[Limiter]:
@@ -73,15 +74,15 @@ class TokenChain(LimiterChain[Any]):
         return super()._limiters_for(request) if own is None else (own,)
 
     def _new_permits(self, request: Any) -> CallPermits:
-        permits = self._new_readers(request)
+        permits = self._new_reading_permits(request)
         if permits is None:
             return CallPermits(self._feedback)
-        # The caller may accept other codings, but the response has to be read here, too.
-        request.headers["accept-encoding"] = CODINGS
+        # headgate cannot decompress every coding that the caller may accept.
+        request.headers["accept-encoding"] = ACCEPTED_CODINGS
         return permits
 
-    def _new_readers(self, request: Any) -> ReadingPermits | None:
-        asked = self._read(request)
+    def _new_reading_permits(self, request: Any) -> ReadingPermits | None:
+        asked = self._read_request(request)
         if asked is not None:
             return MeteredPermits(
                 asked, self._dialect, self._estimates, self._feedback, self._in_background
@@ -91,7 +92,7 @@ class TokenChain(LimiterChain[Any]):
             return None
         return LaterPermits(self._dialect, self._feedback, self._in_background)
 
-    def _read(self, request: Any) -> Asked | None:
+    def _read_request(self, request: Any) -> TokenRequest | None:
         try:
             body = request.content
         except RuntimeError:  # an upload, which is sent piece by piece
@@ -99,7 +100,7 @@ class TokenChain(LimiterChain[Any]):
         return self._dialect.read_request(request.method, request.url.path, body)
 
     def _find_model(self, request: Any) -> str:
-        asked = self._read(request)
+        asked = self._read_request(request)
         return NO_MODEL if asked is None else asked.model
 
 
@@ -150,14 +151,14 @@ class ReadingPermits(CallPermits):
 
 
 class LaterPermits(ReadingPermits):
-    """The permits of a call that asks for a response which is made in the background."""
+    """The permits of a call that retrieves the response of an earlier call in the background."""
 
     __slots__ = ()
 
     def _end(self, used: Usage, response_id: str) -> None:
         earlier = self._in_background.pop(response_id, None) if used != Usage() else None
         if earlier is not None:
-            earlier.settle(used)
+            earlier.learn_and_settle(used)
 
 
 class MeteredPermits(ReadingPermits):
@@ -167,7 +168,7 @@ class MeteredPermits(ReadingPermits):
 
     def __init__(
         self,
-        asked: Asked,
+        asked: TokenRequest,
         dialect: Dialect,
         estimates: Estimates,
         feedback: Feedback | None,
@@ -206,14 +207,14 @@ class MeteredPermits(ReadingPermits):
             self._settle(Usage(0, 0))
 
     def _end(self, used: Usage, response_id: str) -> None:
+        # A later call, of LaterPermits, brings the usage.
         if self._asked.in_background and used == Usage() and response_id:
             self._in_background[response_id] = self
             if len(self._in_background) > MOST_IN_BACKGROUND:
                 self._in_background.popitem(last=False)
-        self.settle(used)
+        self.learn_and_settle(used)
 
-    def settle(self, used: Usage) -> None:
-        """Settle `used`, and learn from it."""
+    def learn_and_settle(self, used: Usage) -> None:
         asked = self._asked
         if used.input is not None:
             self._estimates.learn_input(
@@ -240,15 +241,16 @@ InBackground: TypeAlias = OrderedDict[str, MeteredPermits]  # by the id of the r
 def limit_sdk(
     client: Any, kinds: tuple[type[Any], ...], transports: Transports, chain: TokenChain
 ) -> None:
-    """Limit a copy of the HTTP client inside `client`: others, as of `with_options`, may share it.
+    """Limit a copy of the HTTP client inside `client`, because other SDK clients may share it.
 
-    Set the codings here, too: some clients sign their headers before `_new_permits`.
+    `with_options` makes such clients. The codings are set here, too: some clients sign their
+    headers before `_new_permits`.
     """
     inside: Any = copy_client(client._client) if isinstance(client, kinds) else None
     if not limit_client(inside, chain, transports):
         names = ", ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds)
         raise TypeError(f"limit({show(client)}): a client is one of {names}, on httpx2.")
-    inside.headers["accept-encoding"] = CODINGS
+    inside.headers["accept-encoding"] = ACCEPTED_CODINGS
     client._client = inside
 
 

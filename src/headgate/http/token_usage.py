@@ -28,14 +28,13 @@ MOST_DECOMPRESSED = 4 * LARGEST
 MOST = 2**24
 USAGE = b'"usage"'  # an event without these bytes states none
 FRAMES = "application/vnd.amazon.eventstream"
-CODINGS = "gzip, deflate"  # codings that zlib reads
 
 # The input of a request.
 TEXTS = (
     *("messages", "input", "prompt", "system", "instructions", "tools", "functions"),
     *("response_format", "text", "output_format", "output_config"),
 )
-# Of no length that counts: pictures, sound, files, signatures.
+# Their text is not counted: pictures, sound, files, signatures.
 BLOBS = {"data", "file_data", "signature", "encrypted_content"}
 ATTACHED = {  # by the type of a part
     **dict.fromkeys(("image", "image_url", "input_image", "computer_screenshot"), "picture"),
@@ -55,7 +54,9 @@ class Usage(NamedTuple):
     output: int | None = None
 
 
-class Asked(NamedTuple):
+class TokenRequest(NamedTuple):
+    """The model of a request, and the sizes from which its tokens are estimated."""
+
     model: str
     characters: int
     max_output: int | None  # the most tokens of the response, if the request states them
@@ -68,8 +69,8 @@ class Asked(NamedTuple):
 class Dialect:
     """The words of a provider."""
 
-    answering: tuple[str, ...]  # path ends of calls with output tokens
-    silent: tuple[str, ...]  # path ends of calls with input tokens alone
+    with_output: tuple[str, ...]  # path ends of calls with output tokens
+    input_only: tuple[str, ...]  # path ends of calls with input tokens alone
     most: tuple[str, ...]  # where a request says how long its response may be
     # Where a usage has its tokens: the first of these words counts.
     input: tuple[str, ...]
@@ -80,21 +81,21 @@ class Dialect:
     # Paths of calls whose first group is the id of an earlier response.
     later: re.Pattern[str] | None = None
 
-    def read_request(self, method: str, path: str, body: bytes) -> Asked | None:
+    def read_request(self, method: str, path: str, body: bytes) -> TokenRequest | None:
         """Return None for a call that takes no tokens, or does not state its needs."""
         if method != "POST":
             return None
         found = self.by_path.search(path) if self.by_path else None
-        if not (found or path.endswith(self.answering + self.silent)):
+        if not (found or path.endswith(self.with_output + self.input_only)):
             return None
         request = parse_object(body)
         model = found[1] if found else request.get("model")
         if not isinstance(model, str):
             return None
         characters, attached = measure(request)
-        has_output = not path.endswith(self.silent)
+        has_output = not path.endswith(self.input_only)
         most, in_background = self._find_most(request), request.get("background") is True
-        return Asked(model, characters, most, has_output, attached, in_background)
+        return TokenRequest(model, characters, most, has_output, attached, in_background)
 
     def find_earlier(self, path: str) -> str | None:
         """Return the id of the earlier response that a call at `path` is about."""
@@ -136,7 +137,7 @@ class UsageReader:
         self._coding = headers.get("content-encoding", "identity") if coded else "identity"
         self._decoder = zlib.decompressobj(GZIP_OR_ZLIB)
         self._decompressed = 0  # bytes
-        self._rest = bytearray()
+        self._rest = bytearray()  # an unfinished line or frame, or the body so far
         self._stopped = False
         self._usage = Usage()
         self.id = ""
@@ -208,8 +209,10 @@ class UsageReader:
             self._read_event(data)
 
     def _read_frames(self) -> None:
-        """Read the events of Bedrock. A frame: its size, that of its headers, a checksum; headers;
-        a JSON object with the event in base64; a checksum.
+        """Read the events of Bedrock.
+
+        A frame begins with 12 bytes: its size, the size of its headers and a checksum, 4 bytes
+        each. The headers, a JSON object with the event in base64, and a checksum follow.
         """
         at = 0
         while len(self._rest) - at >= 12:
@@ -273,7 +276,7 @@ def measure(request: Mapping[str, Any]) -> tuple[int, Attached]:
 
 
 def count_contexts(request: Mapping[str, Any]) -> Counter[str]:
-    """Count what adds input that the request does not show."""
+    """Count the sources of input that the request does not show."""
     tools = request.get("tools")
     kinds = [find(each, "type") for each in tools] if isinstance(tools, list) else []
     count = sum(isinstance(kind, str) and kind not in OWN_TOOLS for kind in kinds)
