@@ -13,7 +13,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Rate
 from headgate.gate.compile import rule_of
-from headgate.http.aiohttp import CARRIED, RateLimiter, limit, make_bucket, middleware
+from headgate.http.aiohttp import BY_PROTOCOL, RateLimiter, limit, make_bucket, middleware
 from headgate.stores.memory.store import MemoryStore
 from tests.http.service import Service
 from tests.virtual import VirtualClock
@@ -140,7 +140,7 @@ async def test_a_connection_keeps_no_permit_of_a_call_that_is_over(
     """It serves many calls, one after the other."""
     async with limit(session, one).get(f"{service.url}/stream") as response:
         assert response.connection is not None
-        carried = CARRIED[response.connection.protocol]
+        carried = BY_PROTOCOL[response.connection.protocol]
         assert len(carried.permits) == 1
         service.finish()
         await response.read()

@@ -67,7 +67,7 @@ def middleware(
     and each retry by aiohttp or by a middleware before this one. So name this one last. The permits
     are held until the body has been read or the response closed. A websocket holds them until it is
     closed. They go back on errors. The wait counts towards `ClientTimeout(total=...)`, 300 s if
-    unsaid, and towards no other time-out. Where it may take long, write `ClientTimeout(total=None,
+    unsaid, and towards no other time-out. For long waits, write `ClientTimeout(total=None,
     sock_connect=..., sock_read=...)`. `middlewares=` of a single request replaces those of the
     session, also this one.
     The other arguments and all errors: as in `headgate.http.httpx.limit`.
@@ -126,11 +126,11 @@ class Limiting:
         return response
 
 
-class Carried:
-    """The permits of the responses that one connection carries now.
+class ConnectionPermits:
+    """The permits of the responses that one connection carries now. Its loss releases them.
 
-    A connection that is lost calls none of its callbacks: the response may still be in use, or be
-    garbage that is not collected yet. For the server, its call is over.
+    A lost connection calls its callbacks only when its response is read on, closed or collected.
+    For the server, the call is over before.
     """
 
     def __init__(self, closed: Future[None]) -> None:
@@ -145,7 +145,7 @@ class Carried:
 
 
 # By the protocols of connections, which serve one request after the other.
-CARRIED: WeakKeyDictionary[object, Carried] = WeakKeyDictionary()
+BY_PROTOCOL: WeakKeyDictionary[object, ConnectionPermits] = WeakKeyDictionary()
 
 
 def release_with(connection: Connection, permits: CallPermits) -> None:
@@ -154,9 +154,9 @@ def release_with(connection: Connection, permits: CallPermits) -> None:
     if closed is None:  # it is lost already
         permits.release()
         return
-    carried = CARRIED.get(connection.protocol)
+    carried = BY_PROTOCOL.get(connection.protocol)
     if carried is None:
-        carried = CARRIED[connection.protocol] = Carried(closed)
+        carried = BY_PROTOCOL[connection.protocol] = ConnectionPermits(closed)
     carried.permits.add(permits)
 
     def end() -> None:
@@ -300,6 +300,7 @@ class Call(Generic[T]):
         await self._opening.__aexit__(*outcome)
 
     async def _run(self, *, entered: bool = False) -> T:
+        # `attempt` takes this permit, when the middleware passes the first request to it.
         self._first: Permit | None = await self._limiter.acquire()
         before = CURRENT_CALL.set(self)
         try:

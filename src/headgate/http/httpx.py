@@ -86,15 +86,15 @@ def limit(
     `exempt`: requests that are not limited: hosts ("localhost", "*.host"), paths with all below
     them ("/health"), both ("host/health"), or functions of the request.
     `feedback`: apply the server's responses to all that use these limiters. A refusal (429, 503 and
-    similar) pauses them; a smaller remaining budget drains or pauses them: see docs/http.md. False:
-    responses change nothing.
-    `adopt`: follow a limit that the server states, as `Limiter.update` does. True only lowers the
-    one that counts requests. Two factors of that limit, such as (0.1, 2.0), are the bounds.
+    similar) pauses them; a remaining budget below theirs drains or pauses them: see docs/http.md.
+    False: responses change nothing.
+    `adopt`: True lowers your limit on requests to the limit that the server states, as
+    `Limiter.update` does. Two factors of your limit, such as (0.1, 2.0), bound the adopted one.
     `heed_at_most`: seconds above 0. No response holds callers for longer.
     `on_answer`: a plain function of the status, the headers and the body of each response. The
-    body is b"" unless the status is 400 or more and headgate can read it. It returns the `Answer`
-    to apply, or None: headgate reads the response by itself, also when the function raises. It must
-    not block.
+    body is b"" unless the status is 400 or more and headgate can read it. The function returns
+    the `Answer` to apply. After None or an exception, headgate reads the response by itself. The
+    function must not block.
 
     Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
     `Limiter.acquire`, before it is sent.

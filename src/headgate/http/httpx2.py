@@ -80,7 +80,7 @@ def limit(
 
         client = limit(httpx2.AsyncClient(), Limiter("api", "100/minute", Concurrency(5)))
 
-    The arguments and all errors: as there.
+    The arguments and all errors are the same.
     """
     find_place = httpx_transports.find_place
     options = FeedbackOptions(feedback, adopt, heed_at_most, on_answer)

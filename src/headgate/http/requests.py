@@ -146,7 +146,7 @@ def limit(
 
 
 def is_cached(response: Response, adapter: BaseAdapter) -> bool:
-    """Return whether the adapter has it from its cache: that of CacheControl or hishel.
+    """Return whether a response comes from the cache of its adapter: CacheControl's or hishel's.
 
     hishel's adapter says so by a header, which any server could send to other adapters.
     """
@@ -158,7 +158,7 @@ def is_cached(response: Response, adapter: BaseAdapter) -> bool:
 
 
 def chains_in(adapter: BaseAdapter | None) -> Iterator[LimiterChain[PreparedRequest]]:
-    """The limiters that a request of `adapter` passes already, as far as they are in sight."""
+    """The limiters that a request of `adapter` passes, down to the first adapter not ours."""
     while isinstance(adapter, Adapter):
         yield adapter.chain
         adapter = adapter.inner
@@ -170,7 +170,7 @@ def find_place(request: PreparedRequest) -> Place:
 
 
 def read_refusal(response: Response, permits: CallPermits, stream: bool) -> bytes:
-    """Read the body of a refusal, as the session would do next. A streamed one is the user's."""
+    """Read the body of a refusal, as the session does next. With `stream`, the user reads it."""
     if stream or not permits.needs_body(response):
         return b""
     try:
@@ -250,7 +250,7 @@ class Attempt:
         except BaseException as error:
             if isinstance(error, UNSENT):
                 mark_unsent(error)
-            self.permits.fail(error, sent=False)
+            self.permits.fail(error, sent=False)  # earlier tries have given back their own permits
             raise
         finally:
             IN_PROGRESS.reset(before)
