@@ -23,10 +23,9 @@ from headgate.validation import show
 if TYPE_CHECKING:
     from headgate.permit import Permit
 
-LONGEST_DEBT = 3600.0  # seconds, of a usage that a response states
-
 __all__ = ["LiteLLMLimiter"]
 
+LONGEST_DEBT = 3600.0  # seconds, of a usage that a response states
 UNITS = {  # and their names in LiteLLM's usage
     "tokens": "total_tokens",
     "input_tokens": "prompt_tokens",
@@ -89,15 +88,15 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> None:
         """LiteLLM calls this before an attempt."""
-        # Once: the queue asks for the units again while the call waits.
+        # Call the user's function once here: the queue asks for the units again during the wait.
         estimated = {} if self._estimate is None else self._estimate(kwargs)
         permit = await acquire_estimated(
             self._limiter_for(kwargs), lambda limiter: reduce_units(limiter, estimated)
         )
-        name = kwargs["litellm_call_id"]
-        finalizer = weakref.finalize(kwargs["litellm_logging_obj"], self._drop, name)
+        call_id = kwargs["litellm_call_id"]
+        finalizer = weakref.finalize(kwargs["litellm_logging_obj"], self._drop, call_id)
         finalizer.atexit = False
-        self._calls[name] = permit, finalizer
+        self._calls[call_id] = permit, finalizer
 
     async def async_post_call_success_deployment_hook(
         self, request_data: Call, response: Any, call_type: Any
@@ -146,9 +145,9 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
             settle_stated(permit, read_usage(response), LONGEST_DEBT)
         permit.release()
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, call_id: str) -> None:
         """Give a permit back. A finalizer calls this, in any thread and at any moment."""
-        permit, _ = self._calls.pop(name)
+        permit, _ = self._calls.pop(call_id)
         queue_of(permit).abandon(permit)
 
 
