@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import headgate.http.httpx
 import headgate.http.httpx2
 from headgate import Concurrency, Limiter, Window
+from headgate.http.httpx import AsyncTransport
 from headgate.http.point_metering import FIRST, MOST_OPERATIONS, Points, find_operation
 from headgate.http.rate_limit_headers import Answer
 from tests.http.service import Service
@@ -67,6 +69,26 @@ async def test_the_cost_in_the_body_of_a_response_is_settled(
 
     assert used == [42, 49, 49 + 42, 49 + 42 + 42]
     assert held(github.status()) == 0
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+async def test_the_cost_in_a_body_that_a_transport_has_read_is_settled(
+    github: Limiter, coding: str
+) -> None:
+    """A mock, or a transport that logs bodies, closes the response before headgate sees it."""
+    body = shopify(42).encode()
+    headers = {"content-type": "application/json", "content-encoding": coding}
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        content = gzip.compress(body) if coding == "gzip" else body
+        response = httpx.Response(200, headers=headers, stream=httpx.ByteStream(content))
+        response.read()
+        return response
+
+    transport = AsyncTransport(github, inner=httpx.MockTransport(reply))
+    async with httpx.AsyncClient(transport=transport) as client:
+        await client.post("https://api.github.com/graphql", json={"query": "a"})
+    assert await points(github) == 42
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -207,6 +229,16 @@ def test_few_operations_are_remembered() -> None:
 
     assert len(learned._costs) == MOST_OPERATIONS
     assert learned.estimate("another") > 2 * MOST_OPERATIONS
+
+
+def test_a_busy_operation_is_remembered_beside_many_others() -> None:
+    learned = Points()
+    for number in range(3 * MOST_OPERATIONS):
+        learned.learn(f"{number}", 1)
+        if number % 10 == 0:
+            learned.learn("busy", 500)
+
+    assert learned.estimate("busy") == 500
 
 
 def test_an_operation_is_known_by_its_name_or_its_query() -> None:

@@ -86,7 +86,10 @@ class LimitedTransport(Generic[Req, Inner]):
         """Apply the response to the limiters, and keep the permits while it has a body to read."""
         permits.apply_feedback(response.status_code, response.headers, body)
         permits.watch_body(response)
-        if response.is_closed:  # as a mock's is: the client will not close it again
+        # A mock, or a transport around the network's that reads bodies, has closed it already. The
+        # client will not close it again.
+        if response.is_closed:
+            permits.read_chunk(content_of(response))
             permits.release()
         # The client accepts only its own stream types, so a StartedBody is always wrapped.
         elif permits.needs_end() or isinstance(response.stream, StartedBody):

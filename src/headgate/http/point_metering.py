@@ -46,9 +46,9 @@ class Points:
 
     def learn(self, operation: str, cost: int) -> None:
         self._all = append_recent(self._all, cost)
-        self._costs[operation] = append_recent(self._costs.get(operation, ()), cost)
+        self._costs[operation] = append_recent(self._costs.pop(operation, ()), cost)
         if len(self._costs) > MOST_OPERATIONS:
-            self._costs.popitem(last=False)  # the operation that was seen first
+            self._costs.popitem(last=False)  # the operation whose last call is the oldest
 
 
 class PointChain(LimiterChain[R], Generic[R]):
@@ -76,6 +76,7 @@ class PointPermits(CallPermits):
         "_body",
         "_body_feedback",
         "_headers",
+        "_is_coded",
         "_operation",
         "_points",
         "_settled",
@@ -88,6 +89,7 @@ class PointPermits(CallPermits):
         self._points = points
         self._operation = operation
         self._body: bytearray | None = None  # of a response that is read
+        self._is_coded = True  # whether the body may be compressed
         self._status = 0
         self._headers: Any = {}
         self._settled = False
@@ -110,10 +112,12 @@ class PointPermits(CallPermits):
         return True
 
     def watch_body(self, response: Any) -> None:
-        """Read the body of a response in JSON."""
+        """Read the body of a response in JSON. A body that is complete already is not compressed
+        any more.
+        """
         if not self._settled and "json" in response.headers.get("content-type", ""):
             self._status, self._headers = response.status_code, response.headers
-            self._body = bytearray()
+            self._body, self._is_coded = bytearray(), not response.is_closed
 
     def read_chunk(self, chunk: bytes) -> None:
         if self._body is not None:
@@ -124,7 +128,7 @@ class PointPermits(CallPermits):
     def release(self) -> None:
         body, self._body = self._body, None  # once
         if body:
-            plain = decode(self._headers, bytes(body))
+            plain = decode(self._headers, bytes(body)) if self._is_coded else bytes(body)
             answer = read(self._status, self._headers, plain, host=self.departure.host)
             if answer.verdict != "passed" and self._body_feedback is not None:
                 self._body_feedback.apply_answer(self.granted, self.departure, self._status, answer)

@@ -15,7 +15,6 @@ from headgate.http.error_bodies import ACCEPTED_CODINGS
 from headgate.http.feedback import Feedback, FeedbackOptions
 from headgate.http.httpx_transports import (
     Transports,
-    content_of,
     copy_client,
     find_place,
     limit_client,
@@ -125,16 +124,12 @@ class ReadingPermits(CallPermits):
         return True
 
     def watch_body(self, response: Any) -> None:
-        """Read the usage of a response.
-
-        A body that is complete already, as a mock's is, is not compressed any more.
+        """Read the usage of a response. A body that is complete already is not compressed any
+        more.
         """
-        if not 200 <= response.status_code < 300:
-            return
-        complete = response.is_closed
-        self._reader = UsageReader(self._dialect, response.headers, coded=not complete)
-        if complete:
-            self.read_chunk(content_of(response))
+        if 200 <= response.status_code < 300:
+            coded = not response.is_closed
+            self._reader = UsageReader(self._dialect, response.headers, coded=coded)
 
     def read_chunk(self, chunk: bytes) -> None:
         if self._reader is not None:
