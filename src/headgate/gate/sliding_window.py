@@ -69,13 +69,13 @@ class SlidingWindowRule:
                 gone = max(self.gone, self.last + self.per)
                 self.log, self.used, self.last, self.pending, self.gone = [], 0, 0, 0, gone
         elif log and log[0] <= past:
-            end = spent = 0
+            end, spent = 2, log[1]
             while end < len(log) and log[end] <= past:
                 spent += log[end + 1]
                 end += 2
-            gone = max(self.gone, log[end - 2] + self.per)
+            gone = log[end - 2] + self.per
             del log[:end]
-            self.used, self.gone = self.used - spent, gone
+            self.used, self.gone = self.used - spent, gone if gone > self.gone else self.gone
 
     def freed(self, need: int) -> int:
         """The moment at which `need` of the tokens in the log no longer count."""
