@@ -169,11 +169,11 @@ _label: Label | None = None
 def counts_of(queue: str, is_share: bool = False) -> Counts:
     """The counts of a queue, by its encoded name. Keys without a label share those of the name."""
     # Without labels there are few counts for all keys, so the cache has them.
-    return _counts_of(queue if _label else queue.partition(":")[0], is_share)
+    return labelled_counts(queue if _label else queue.partition(":")[0], is_share)
 
 
 @lru_cache(maxsize=1024)
-def _counts_of(queue: str, is_share: bool) -> Counts:
+def labelled_counts(queue: str, is_share: bool) -> Counts:
     place = place_of(*names_of(queue), is_share)
     if place.label:
         _labels.setdefault(place.name, set()).add(place.label)
@@ -238,7 +238,7 @@ def set_label(label: Label | None) -> None:
     """Label the keys of all queues that are made from now on."""
     global _label
     _label = label
-    _counts_of.cache_clear()
+    labelled_counts.cache_clear()
 
 
 class Costly(Protocol):

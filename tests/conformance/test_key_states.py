@@ -272,7 +272,7 @@ def test_a_queue_that_was_forgotten_and_is_in_use_goes_on() -> None:
 
 
 def test_a_key_that_a_fork_inherits_has_the_counts_and_no_blocks() -> None:
-    """S1, F5: the blocks are the parent's."""
+    """S1: the blocks are the parent's."""
     _, limiter, _ = numbers("2/hour")
     with limiter["k"]:
         child = os.fork()

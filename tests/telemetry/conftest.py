@@ -41,7 +41,7 @@ def events() -> Iterator[Events]:
 def counting() -> Iterator[None]:
     """Each test begins without names: beyond a thousand, a process counts them together."""
     counts.ALL.clear()
-    counts.counts_of.cache_clear()
+    counts.labelled_counts.cache_clear()
     reading.switch_on()
     yield
     while counts.TELEMETRY.on:  # a test may have switched it on again
