@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from urllib.parse import quote, unquote
 
 PLAIN = re.compile("[A-Za-z0-9_.~-]*")  # texts that `quote` does not change
 
@@ -20,8 +19,19 @@ def encoded(name: str, key: str | None = None) -> str:
 
 
 def quoted(text: str) -> str:
-    # Most names need no quoting, and `quote` takes longer to find that out.
-    return text if PLAIN.fullmatch(text) else quote(text, safe="")
+    if PLAIN.fullmatch(text):
+        return text
+    from urllib.parse import quote  # most names do not need it, and its import takes long
+
+    return quote(text, safe="")
+
+
+def unquoted(text: str) -> str:
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote  # as above
+
+    return unquote(text)
 
 
 encoded_name = lru_cache(maxsize=1024)(quoted)  # not of keys: there may be too many
@@ -31,9 +41,9 @@ def title(name: str) -> str:
     """An encoded name as messages show it: `limiter 'api'['key']`, or `Semaphore 'api'`."""
     kind, slash, rest = name.partition("/")
     if slash:  # a classic: no encoded name has a "/"
-        return f"{kind} {unquote(rest)!r}" if rest else kind
+        return f"{kind} {unquoted(rest)!r}" if rest else kind
     whole, colon, key = name.partition(":")
-    return f"limiter {unquote(whole)!r}" + (f"[{unquote(key)!r}]" if colon else "")
+    return f"limiter {unquoted(whole)!r}" + (f"[{unquoted(key)!r}]" if colon else "")
 
 
 def whole_of(queue: str) -> str | None:
@@ -45,4 +55,4 @@ def whole_of(queue: str) -> str | None:
 def names_of(queue: str) -> tuple[str, str | None]:
     """The name and the key of a queue, from its encoded name."""
     name, colon, key = queue.partition(":")
-    return unquote(name), unquote(key) if colon else None
+    return unquoted(name), unquoted(key) if colon else None

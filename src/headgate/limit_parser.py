@@ -40,29 +40,29 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
-from fractions import Fraction
-from typing import NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from headgate.limits import DEFAULT_LEASE, Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, SINGULARS, TEN_YEARS, instant, show, unit_fault
 
+if TYPE_CHECKING:
+    from fractions import Fraction
+
 LONGEST_TEXT = 256
 
-TIMES = {
+TIMES = {  # in microseconds
     name: length
     for length, names in (
-        (Fraction(1, 1000), "ms millisecond milliseconds"),
-        (Fraction(1), "s sec secs second seconds"),
-        (Fraction(60), "m min mins minute minutes"),
-        (Fraction(3_600), "h hr hrs hour hours"),
-        (Fraction(86_400), "d day days"),
-        (Fraction(604_800), "week weeks"),
+        (1_000, "ms millisecond milliseconds"),
+        (1_000_000, "s sec secs second seconds"),
+        (60_000_000, "m min mins minute minutes"),
+        (3_600_000_000, "h hr hrs hour hours"),
+        (86_400_000_000, "d day days"),
+        (604_800_000_000, "week weeks"),
     )
     for name in names.split()
 }
 UNEVEN = frozenset({"month", "months", "year", "years"})
-SHORTEST = Fraction(1, 1_000_000)
 SUFFIXES = {"k": 1_000, "kilo": 1_000, "m": 1_000_000}
 # After "per" the options decide on the kind; without options it is a window.
 SHAPES = {"/": "", "per": "", "every": "steps", "in": "window", "concurrent": "concurrency"}
@@ -126,8 +126,7 @@ def parse_limit(text: str) -> Limit:
     return _Parser(text).limit()
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     """`kind`: number, word, stamp, sign or end. `tight`: joined to the piece before it."""
 
     kind: str
@@ -138,6 +137,8 @@ class _Token:
 
 @dataclass(slots=True)
 class _Draft:
+    """The numbers and units of a text, as far as it is read."""
+
     amount: float
     unit: str | None
     period: float = 0.0
@@ -250,6 +251,8 @@ class _Parser:
         return int(total)
 
     def quantity(self) -> Fraction:
+        from fractions import Fraction  # its import takes long, as that of difflib
+
         number = self.number("a number, such as 100")
         factor = 1
         if self.here.tight and self.here.text in SUFFIXES:
@@ -272,7 +275,7 @@ class _Parser:
         if word in SUFFIXES:
             return f"{word!r} stands alone; join it to its number, as in '10{word}'"
         # "5 evry 10s": no shape follows, so the word is a misspelt one.
-        near = get_close_matches(word, SHAPES, 1)
+        near = closest(word, SHAPES)
         if near and self.here.text not in SHAPES:
             return f"{word!r} is not a word of the grammar; did you mean {near[0]!r}?"
         return ""
@@ -281,10 +284,11 @@ class _Parser:
         """Seconds. With `bare` the number may be missing, as in "per minute"; with `zero` it may be
         0.
         """
-        start = self.here
-        many = Fraction(1)
+        from fractions import Fraction  # as above
+
+        start, many = self.here, Fraction(1, 1_000_000)
         if start.kind == "number" or not bare:
-            many = Fraction(self.number("a length of time, such as 10s or 500 ms").text)
+            many *= Fraction(self.number("a length of time, such as 10s or 500 ms").text)
         if self.here.text in UNEVEN:
             self.fail(
                 self.here,
@@ -292,7 +296,7 @@ class _Parser:
             )
         unit = self.expect(TIMES, "a unit of time, such as 's', 'minute' or 'hours'").text
         length = many * TIMES[unit]
-        if not (SHORTEST <= length < TEN_YEARS or (zero and not length)):
+        if not (1 <= length * 1_000_000 < TEN_YEARS * 1_000_000 or (zero and not length)):
             self.fail(
                 start, "out of range; write a time of a microsecond or more and below ten years"
             )
@@ -334,7 +338,7 @@ class _Parser:
     def expect(self, words: Collection[str], wanted: str) -> _Token:
         token = self.here
         if token.text not in words:
-            near = get_close_matches(token.text, words, 1) if token.kind == "word" else []
+            near = closest(token.text, words) if token.kind == "word" else []
             self.fail_missing(token, wanted, f"; did you mean {near[0]!r}?" if near else "")
         return self.advance()
 
@@ -383,3 +387,10 @@ class _Parser:
                 token,
                 "digits, letters and digits in one; write the number in full, or a space after it",
             )
+
+
+def closest(word: str, words: Collection[str]) -> list[str]:
+    """At most one of `words`."""
+    from difflib import get_close_matches
+
+    return get_close_matches(word, words, 1)

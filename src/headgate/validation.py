@@ -12,8 +12,10 @@ import math
 import re
 import reprlib
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 BEYOND = 2**53  # Lua counts in doubles: from here on neighbouring integers are one number
 MICROSECOND = 1e-6  # the clock's step
@@ -63,6 +65,8 @@ def rational(value: float) -> Fraction:
     Its denominator is at most `PARTS`. If the nearest such fraction is larger, and its float is not
     `value`, the result is `value` in millionths, rounded down.
     """
+    from fractions import Fraction  # its import takes long, and most limits need none
+
     written = Fraction(str(value))
     near = written.limit_denominator(PARTS)
     return (
@@ -241,7 +245,12 @@ def microseconds(value: float) -> int:
 
 def plain(value: float) -> str:
     """The shortest decimal digits of `value`, never with an exponent."""
-    return f"{Decimal(repr(value)):f}".removesuffix(".0")
+    text = repr(value)
+    if "e" in text:
+        from decimal import Decimal  # few numbers need it, and its import takes long
+
+        text = f"{Decimal(text):f}"
+    return text.removesuffix(".0")
 
 
 def show(value: object) -> str:

@@ -16,6 +16,7 @@ from benchmarks import (
     floor,
     goals,
     handoff,
+    import_time,
     keys_in_process,
     many_keys,
     rate_block,
@@ -197,6 +198,13 @@ def test_the_parts_of_a_block_are_shown_beside_the_limiter(
 
     out = capsys.readouterr().out
     assert all(name in out for name in rate_block.ladder())
+
+
+def test_import_time_shows_both_imports(capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_time.main(["--rounds", "1"]) in (0, 1)
+    out = capsys.readouterr().out
+    assert "import asyncio" in out
+    assert "import headgate adds" in out
 
 
 def test_keys_in_process_shows_each_contestant(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ WHY = {"caller": "", "server": ", because of a service's answer", "fleet": " by 
 def note_change(queue: str, change: Change) -> None:
     """This process makes `change`."""
     match change:
-        case Pause(time, reason):
+        case Pause(time=time, reason=reason):
             add(counts_of(queue).pauses, reason)
             _note_pause(queue, time / 1_000_000, reason)
         case Resume():
@@ -36,7 +36,7 @@ def note_change(queue: str, change: Change) -> None:
                 from headgate.events import Resumed
 
                 emit(Resumed(*names_of(queue)))
-        case Update(declared, _, reason):
+        case Update(declared=declared, reason=reason):
             _note_limits(queue, declared, reason)
 
 

@@ -12,7 +12,6 @@ from copy import copy
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
-from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from headgate.changes import Change, Drain, Update
@@ -21,7 +20,7 @@ from headgate.errors import Reason, StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.split import share_of
 from headgate.hooks import emit, has_hooks
-from headgate.keys import encoded, title
+from headgate.keys import encoded, title, unquoted
 from headgate.log_writer import log
 from headgate.permit import Permit, Refusal
 from headgate.stores.context_stack import Inside
@@ -386,7 +385,7 @@ class Local(Mode):
             return share_of(declared.program, self._processes)
         except ValueError as indivisible:
             raise ValueError(
-                f"Limiter({unquote(name)!r}, processes={self._processes}): {indivisible}; raise "
+                f"Limiter({unquoted(name)!r}, processes={self._processes}): {indivisible}; raise "
                 "it, state fewer processes, or choose another on_store_error."
             ) from None
 

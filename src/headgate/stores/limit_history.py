@@ -6,9 +6,8 @@ import logging
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
-from urllib.parse import unquote
 
-from headgate.keys import title
+from headgate.keys import title, unquoted
 from headgate.log_writer import log
 from headgate.validation import plain
 
@@ -112,7 +111,7 @@ def warn_of_processes(name: str, declared: str, holds: str) -> None:
         "Limiter %r is declared as %s in this process, but another process has replaced that, and "
         "%s holds instead. Make the code of both agree, or call update() to set the limits that "
         "are to hold.",
-        *(unquote(name), in_words(declared), in_words(holds)),
+        *(unquoted(name), in_words(declared), in_words(holds)),
         kind="limits_disagree",
         name=name,
     )

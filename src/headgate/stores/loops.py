@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures.thread
 import sys
 import threading
 import warnings
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from headgate.stores.memory.lock import Lock
 
-THREAD_POOL_FILE = concurrent.futures.thread.__file__
 TURNS = 3  # of its loop, after which a granted task has run, or will never run
 
 
@@ -158,4 +156,5 @@ def _idle(frame: FrameType) -> bool:
 
     Reading `f_back` may crash CPython 3.11 while that thread goes on (issue 99110 of CPython).
     """
-    return (frame.f_code.co_filename, frame.f_code.co_name) == (THREAD_POOL_FILE, "_worker")
+    pool = sys.modules.get("concurrent.futures.thread")  # not loaded: there is no such thread
+    return pool is not None and frame.f_code is pool._worker.__code__

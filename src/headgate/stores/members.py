@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST = 500  # of the holders, and of the waiters, that are listed
@@ -16,8 +15,7 @@ class Label(NamedTuple):
     program: str
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """A held permit: its session, that session's process if it is labelled, and the cost by unit.
 
     `lease_left`: seconds until the lease ends, unless the session renews it. At 0 or below it has
@@ -33,8 +31,7 @@ class Holder:
     held: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Waiter:
+class Waiter(NamedTuple):
     """A queued acquire, as in `Holder`. `position`: how many stand before it.
 
     `alive_for`: seconds until its session expires and the place is lost, unless the session calls.
@@ -50,8 +47,7 @@ class Waiter:
     waited: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(NamedTuple):
     """At most MOST of each: the holders whose leases end first, and the waiters at the head.
 
     `holding` and `waiting` count all of them.

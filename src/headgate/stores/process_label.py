@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from pathlib import PurePath
 
 from headgate.stores.members import Label
 
@@ -16,6 +15,6 @@ def own_label() -> Label:
 
 def program() -> str:
     """The name of the program as its user started it: a script, a command, or a module."""
-    path = PurePath(str((getattr(sys, "argv", None) or [""])[0]))
-    name = path.parent.name if path.name == "__main__.py" else path.name
+    folder, name = os.path.split(str((getattr(sys, "argv", None) or [""])[0]))
+    name = os.path.basename(folder) if name == "__main__.py" else name
     return "python" if name in ("", "-c", "-m") else name

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
-from urllib.parse import unquote
 
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Gate
+from headgate.keys import unquoted
 from headgate.stores.status_text import Use, as_html, as_text, outlook
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def status_of(
     )
     # The delay until NEVER is less than NEVER: see `seconds_of` in waiting.py.
     retry_after = None if delay >= NEVER // 2 else max(0, delay) / 1_000_000
-    return Status(unquote(name), limits, waiting, retry_after, paused / 1_000_000)
+    return Status(unquoted(name), limits, waiting, retry_after, paused / 1_000_000)
 
 
 def snapshot(gate: Gate) -> Gate:

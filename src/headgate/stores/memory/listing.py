@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
-from urllib.parse import unquote
 
 from headgate.gate.compile import Declaration
-from headgate.keys import encoded
+from headgate.keys import encoded, unquoted
 from headgate.stores.members import Members
 from headgate.stores.memory.queue import MemoryQueue, members, oldest_wait, waiters
 from headgate.stores.status import QueueLength, longest
@@ -27,7 +26,7 @@ class MemoryLists:
         return [name for name, _ in self._store.declarations() if is_listed(name)]
 
     def names(self) -> list[str]:
-        return sorted({unquote(name.partition(":")[0]) for name in self._known()})
+        return sorted({unquoted(name.partition(":")[0]) for name in self._known()})
 
     async def anames(self) -> list[str]:
         return self.names()
@@ -35,7 +34,7 @@ class MemoryLists:
     def keys(self, name: str) -> list[str]:
         start = f"{encoded(name)}:"
         names = [each.removeprefix(start) for each in self._known() if each.startswith(start)]
-        return sorted(map(unquote, names))
+        return sorted(map(unquoted, names))
 
     async def akeys(self, name: str) -> list[str]:
         return self.keys(name)
@@ -67,4 +66,4 @@ def is_listed(name: str) -> bool:
 
 def length_of(queue: MemoryQueue) -> QueueLength:
     name, keyed, key = queue.name.partition(":")
-    return QueueLength(unquote(name), unquote(key) if keyed else None, waiters(queue))
+    return QueueLength(unquoted(name), unquoted(key) if keyed else None, waiters(queue))

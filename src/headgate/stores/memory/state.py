@@ -202,9 +202,9 @@ class QueueState:
 
     def change(self, change: Change) -> None:
         match change:
-            case Update(declared, former):
+            case Update(declared=declared, former=former):
                 self._update(declared, former)
-            case Pause(time):
+            case Pause(time=time):
                 self._begin_pause(lambda now: self._gate.pause(now, time))
                 self._store.pause_keys(self.waiting.name, self._gate.own_pause)
             case Resume():
@@ -215,7 +215,7 @@ class QueueState:
                 self.waiting.advance_later()
                 self._drained = False
                 self._gate.reset(self._clock.now())
-            case Drain(unit, left, limit, since):
+            case Drain(unit=unit, left=left, limit=limit, since=since):
                 self.prepare(declares=False)
                 self._drained = self._drained or self.undeclared
                 self._gate.drain(self._clock.now(), unit, limit=limit, left=left, since=since)

@@ -141,16 +141,16 @@ class RedisQueue:
         """
         note_change(self.name, change)
         match change:
-            case Update(declared, former):
+            case Update(declared=declared, former=former):
                 return operations.Update(self.limits.update(declared, former))
-            case Pause(time):
+            case Pause(time=time):
                 return operations.Pause(time, until=until)
             case Resume():
                 self.threads.no_fast_path = 0.0
                 return operations.Resume(until=until)
             case Reset():
                 return operations.Reset(until=until)
-            case Drain(unit, left, limit, since):
+            case Drain(unit=unit, left=left, limit=limit, since=since):
                 return operations.Drain(unit, limit=limit, left=left, since=since, until=until)
         raise TypeError(f"no change of a queue: {change!r}")
 
