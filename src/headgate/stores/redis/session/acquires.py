@@ -47,7 +47,7 @@ class PendingAcquire:
     def report_wait(self, then: Promise, position: int, delay: int) -> None:
         """Give the position to the caller's `on_wait`, once. `then` gets the grant."""
         position_future, self.future, self.then = self.future, then, None
-        self.request = self.request.replaced(self.request.units, None)
+        self.request = self.request.replaced(self.request.units, None)  # without `on_wait`
         position_future.set_result(queued_at(position, delay))
 
     def waits_in(self, session_id: str) -> bool:
@@ -69,7 +69,7 @@ class Deadline(NamedTuple):
 
     moment: float
     number: int  # tells apart equal moments
-    pending: list[PendingAcquire]  # one; none: the caller has ended
+    pending: list[PendingAcquire]  # one; emptied when the caller ends
 
 
 def settle(promise: Promise, outcome: object) -> None:

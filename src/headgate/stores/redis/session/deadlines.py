@@ -32,7 +32,7 @@ class Deadlines:
         self.answer_by = inf
         self._deadlines: list[Deadline] = []  # a heap
         self._ended = 0  # how many of them are of ended callers
-        self.moment = inf  # of the next end
+        self.moment = inf  # of the next deadline, or `answer_by`
 
     def begin(self, pending: PendingAcquire, max_sleep: int) -> None:
         """Limit the wait for a first answer."""
@@ -41,7 +41,7 @@ class Deadlines:
         self.moment = min(self.moment, answer_by)
 
     def limit_wait(self, pending: PendingAcquire, max_sleep: int) -> None:
-        """Limit the wait in the queue. It may be a second one, after a pause or a new session."""
+        """Limit the wait in the queue. A caller that has to queue again keeps its deadline."""
         if pending.deadline is None:
             moment = pending.start + max_sleep / 1_000_000
             pending.deadline = Deadline(moment, pending.number, [pending])

@@ -66,6 +66,7 @@ class Grants:
             if pending.number in self._traffic.waiting or pending.future.done():
                 self._apply_answer(pending, answer, now)
         kinds = [answer.kind for answer in answers]
+        # The `fence` of a wait is its position.
         ahead = answers[kinds.index("wait")].fence if "wait" in kinds else None
         return kinds.count("grant") == len(kinds), ahead
 
@@ -112,7 +113,7 @@ class Grants:
         if lease:
             self._renewal.expected[pending] = lease
         reserved = traffic.reserved
-        # Not `is_held`: a limiter without keys pays for no call.
+        # The first condition saves the call for a limiter that is no key.
         held = reserved.whole is not None and reserved.is_held(now)
         if t <= server_now and not (reserved.queue or held):
             pending.future.set_result(grant)

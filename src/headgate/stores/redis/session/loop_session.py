@@ -88,12 +88,12 @@ class LoopSession:
         self.node: Node | None = None
         # Whether the last call was answered. None: there was no call yet. The client sets it.
         self.met: bool | None = None
-        its = ref(self)  # the index keeps the numbering for longer than the session
+        this = ref(self)  # the index keeps the numbering for longer than the session
         self.machine = Session(
             queue.key,
             queue.limits,
             client.topology,
-            lambda: cast(LoopSession, its()).client.new_session_id(),
+            lambda: cast(LoopSession, this()).client.new_session_id(),
             None if queue.whole is None else queue.pause,
         )
         self.traffic = self.machine.traffic
@@ -269,7 +269,7 @@ class LoopSession:
     # After each input -----------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Send the next call at once, or tell the client of it. Later check that it still will."""
+        """Send the next call at once, or tell the client. If it knows, check that it will ask."""
         whole = self.queue.whole
         if self.traffic.state is SCHEDULED and self._client_knows:
             self.client.sending.check_flush()
@@ -310,8 +310,8 @@ class LoopSession:
     def _set_timer(self) -> None:
         """Set the timer, unless the present one is early enough.
 
-        A timer that fires in vain costs less than one that is set and cancelled for each call. It
-        may also be early: uvloop's count whole milliseconds. Then it is set again.
+        A timer that fires in vain costs less than one that is set and cancelled for each call. A
+        timer of uvloop may fire early, because it counts whole milliseconds. Then it is set again.
         """
         moment = self.machine.next_moment()
         if moment >= self._moment or self.client.closed:

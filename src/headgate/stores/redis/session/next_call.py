@@ -48,16 +48,16 @@ class NextCall:
         self.uncontended = False  # the last acquires passed at once, and no caller waits
         self.one_request = False  # in the last call
         self._one_operation = False  # in the last call with operations
-        self._far_from_head = False  # the last acquires that had to wait
+        self._far_from_head = False  # where the last acquires wait
 
     # When it leaves -------------------------------------------------------------------------------
 
     def leaves_at_once(self) -> bool:
         """Whether the next call does not wait for the end of the loop's turn.
 
-        This is a guess from the last calls. The caller of a release may ask again in the same turn,
-        and both travel in one call. The wait is not worth it if callers pass at once, or if they
-        wait far from the head.
+        This is a guess from the last calls. A call that waits can also carry the next acquire of a
+        caller that releases. If callers pass at once, or wait far from the head, it is not worth
+        the delay.
         """
         traffic = self._traffic
         if traffic.operations and traffic.operations[-1].leads_release:
@@ -119,7 +119,7 @@ class NextCall:
         waits, uncontended = bool(waiting), self.uncontended
         received, completed = self._received(waits, now), self._completed(operations, now)
         declared, how = self._limits.limits_for_call(bool(acquires or waits), operations)
-        operations = completed
+        operations = completed  # the additions declare no limits
         alone = uncontended and len(acquires) == 1 and how == KNOWN and not (operations or waits)
         numbering.call += 1
         command = write_call(

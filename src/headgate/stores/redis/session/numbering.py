@@ -25,5 +25,5 @@ class LastReply:
         self.number = 0  # of the last call that was carried out; 0: none
         self.server = 0  # its clock, in microseconds
         self.asked_at = 0.0  # when that call was sent, by the monotonic clock
-        self.program = ""  # its limits
+        self.program = ""  # its limits, as the script reads them
         self.lease = 0  # of them, in microseconds

@@ -25,7 +25,7 @@ PATIENCE = 0.5  # seconds for which a call of a key waits for the answer
 
 
 class PauseWatch:
-    """Asks for the pause of the whole limiter, for the sessions of its keys in one loop."""
+    """Each session of a key asks `allows` before a call leaves."""
 
     def __init__(self, session: LoopSession) -> None:
         """`session`: that of the whole limiter in this loop."""
@@ -60,7 +60,7 @@ class PauseWatch:
             self._note(await asyncio.shield(self._look), self._looked_at)
 
     def _ask(self, now: float) -> None:
-        """`_asking` is set last: after an exception of a signal handler, a later call asks."""
+        """Ask. `_asking` is set last: after an exception of a signal handler, a later call asks."""
         self._silent = False
         self._timer = self._session.client.loop.call_later(PATIENCE, self._on_silence)
         self._session.ask(Watch()).add_done_callback(partial(self._on_answer, now))

@@ -29,8 +29,8 @@ class Polls:
     def schedule(self, head: int | None, now: float) -> None:
         """Schedule the next poll.
 
-        If the head of the queue is this session's, it asks in time. A session with waiters is never
-        silent for long.
+        `head`: the microseconds until the head of the queue can go, if it is this session's. The
+        session then asks in time. A session with waiters is never silent for long.
         """
         self.moment = inf
         if not self._traffic.waiting:
@@ -39,7 +39,8 @@ class Polls:
             wait = self._seconds_to_estimate(now)
         else:
             wait = head / 1_000_000
-            if wait > 2 * MARGIN:  # a nearer moment is a lease's end
+            # A nearer moment is the end of a lease: any other would be granted by now.
+            if wait > 2 * MARGIN:
                 wait -= MARGIN
         # A lease whose notification was lost must not end before the session asks.
         last = self._last_reply

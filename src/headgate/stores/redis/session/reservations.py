@@ -40,7 +40,7 @@ class Reservations:
         return self._pause_ends <= now and (self.whole is None or self.whole.passes(now))
 
     def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int, now: float) -> None:
-        """Let a caller sleep, and not less than any that sleeps already."""
+        """Let a caller sleep until its moment, and at least until those before it wake."""
         moment = now + max(0, microseconds) / 1_000_000
         self.queue.append((max(moment, self.queue[-1][0] if self.queue else 0.0), pending, grant))
 
@@ -67,7 +67,7 @@ class Reservations:
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether a grant was made before the pause, for a moment before its end."""
-        # Fences follow the server's clock. A later one: the server had forgotten the pause.
+        # Fences follow the server's clock. A later fence: the server had forgotten the pause.
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:

@@ -129,13 +129,13 @@ class Session:
         assert sent is not None, "a reply answers a call"
         traffic.state, traffic.again = READING, False
         command = sent.command
-        its = command.session_id, command.number
+        call_id = command.session_id, command.number
         try:
             granted = parse_grant(reply) if sent.alone else None
-            if granted is not None and granted[:2] == its:
+            if granted is not None and granted[:2] == call_id:
                 self._grants.accept_at_once(sent, granted, now)
             else:
-                self._act_on(sent, parse_reply(reply, *its, command.program), now)
+                self._act_on(sent, parse_reply(reply, *call_id, command.program), now)
         except Exception as senseless:
             traffic.sent = sent  # it has no reply that counts
             if not isinstance(senseless, OtherReplyError):
@@ -182,8 +182,8 @@ class Session:
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
         at_once, ahead = self._grants.apply_answers(sent.acquires, answers, now)
         claims = self._grants.apply_outbox(reply.outbox, reply.now, now)
-        doubtful = claims or self.recovery.announced
-        unclaimed = doubtful and self.recovery.unclaimed(claims, reply.now)
+        some_named = claims or self.recovery.announced  # most replies name no grants
+        unclaimed = some_named and self.recovery.unclaimed(claims, reply.now)
         if ahead is not None:
             self.handoff.note_queued(sent, ahead)
         self.next_call.note_acquires(sent, at_once, ahead or 0)
@@ -324,7 +324,7 @@ class Session:
         If the call declared ours, they may be declared again after `wait` microseconds. -1: an
         update holds.
         """
-        # False: something else was declared since the call was sent.
+        # `learned` is False if something else was declared since the call was sent.
         if wait is None:
             learned = self.limits.note_overruled(holds)
         else:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.whole_pause import WholePause
 
-MOST = 1000  # callers in one call (S9, bounds)
+MOST = 1000  # acquires in one call, and other operations (S9, bounds)
 
 
 class State(Enum):
@@ -32,15 +32,17 @@ IDLE, SCHEDULED, IN_FLIGHT, READING = State
 
 
 class Sent(NamedTuple):
+    """A call without a reply, and its requests."""
+
     command: Command
     lease: int  # of its limits, in microseconds
-    at: float
+    at: float  # when it was made, on the monotonic clock
     acquires: list[PendingAcquire]
     operations: list[Operation]
-    # The position of its first acquire, if only this session's waiters are ahead, and none is
-    # granted meanwhile. -1: others may be among them.
+    # How many waiters of this session are before its first acquire. -1: waiters of other sessions
+    # may be among them.
     ahead: int
-    outbox_grants: int  # the hand-off's count of grants when it was sent
+    outbox_grants: int  # `LocalHandoff.outbox_grants` when it was made
     alone: bool  # it is one acquire, and most likely the reply is its grant
 
 
@@ -56,11 +58,12 @@ class Traffic:
         # By number, in order. (A plain dict finds its first slowly after many deletions.)
         self.waiting: OrderedDict[int, PendingAcquire] = OrderedDict()
         self.abandoned: dict[int, PendingAcquire] = {}  # the server may still grant them
-        self.leaving = False  # more waiters have given up than one call can name
+        # The next call ends the session on the server: no call can name all waiters that have left.
+        self.leaving = False
         self.reserved = Reservations(whole)
         self.again = False  # another call follows when the reply is read
-        self.failure: StoreError | None = None  # of the last call, for the loop's side
-        self.outage: StoreError | None = None  # that a caller got: its request `raises`
+        self.failure: StoreError | None = None  # of the last call; LoopSession takes it
+        self.outage: StoreError | None = None  # that a caller has raised; LoopSession takes it
         self.pause_news: tuple[int, int] | None = None  # the server's time, and the pause left
 
     def schedule(self) -> None:
@@ -96,7 +99,7 @@ class Traffic:
 
     @property
     def owes(self) -> bool:
-        """Whether the server must get something other than new acquires."""
+        """Whether the next call brings the server more than new acquires."""
         repeats = self.sent is not None and self.state is not IN_FLIGHT
         return bool(self.operations or repeats or self.leaving)
 
@@ -108,7 +111,7 @@ class Traffic:
     def put_back(
         self, acquires: list[PendingAcquire], operations: Sequence[Operation] = ()
     ) -> None:
-        """These requests go with the next call: theirs could not be made, or changed nothing."""
+        """Send these requests with the next call: their own was not made, or changed nothing."""
         for pending in acquires:
             self.waiting.pop(pending.number, None)
         self.acquires[:0] = acquires
@@ -117,7 +120,7 @@ class Traffic:
         self.operations[:0] = [each for each in operations if not isinstance(each, anew)]
 
     def put_off(self) -> None:
-        """Send the next call again: an exception came before it was made or written."""
+        """An exception came before the call was made or written: it is still to be sent."""
         self.stop()
         self.schedule()
 
@@ -126,30 +129,31 @@ class Traffic:
 
     @property
     def must_deliver(self) -> bool:
-        """Whether the server must get an operation, or may have granted something in vain."""
+        """Whether an operation has no answer yet, or the server may grant to a caller that left."""
         sent = self.sent.acquires if self.sent else ()
-        left = any(pending.future.done() for pending in sent)
-        return bool(self.leaving or left or self.undelivered())
+        one_left = any(pending.future.done() for pending in sent)
+        return bool(self.leaving or one_left or self.undelivered())
 
     def not_granted(self) -> list[PendingAcquire]:
         """The callers that wait for an answer, or for their turn."""
         return [*self.waiting.values(), *self.acquires]
 
     def unfinished(self) -> list[PendingAcquire]:
-        """The same, and those that sleep until their moment."""
+        """The callers that wait, and those that sleep until their moment."""
         return [*self.not_granted(), *(pending for _, pending, _ in self.reserved.queue)]
 
     def without_first_answer(self) -> list[PendingAcquire]:
         return [*(self.sent.acquires if self.sent else ()), *self.acquires]
 
     def seconds_without_reply(self, pending: PendingAcquire, now: float) -> float:
-        """The silence since `pending` and the call in flight began. 0.0: no call is in flight."""
+        """How long both `pending` and the call in flight have waited. 0.0: none is in flight."""
         sent = self.sent if self.state is IN_FLIGHT else None
         return now - max(sent.at, pending.start) if sent else 0.0
 
     def give_up(self, pending: PendingAcquire) -> None:
         """No caller wants this acquire. While its reply is on the way, the reply decides."""
         sent = self.sent.acquires if self.sent and self.state is IN_FLIGHT else ()
+        # It is granted, or an earlier call has queued it.
         if pending.t or (pending.number in self.waiting and pending not in sent):
             self.withdraw(pending)
 
@@ -159,7 +163,7 @@ class Traffic:
         self.schedule()
 
     def cancel(self, pending: PendingAcquire) -> None:
-        """Leave the queue, or undo the grant, even one that is noticed later."""
+        """Leave the queue, or undo the grant. A second cancel of one acquire changes the first."""
         if pending.cancel is not None:
             pending.cancel.caller, pending.cancel.t = pending.caller, pending.t
             return
