@@ -139,10 +139,11 @@ class Client:
         """Connect for unrouted calls. Return whether calls are in flight or left to send."""
         unrouted = chain(*self.reconnection.unrouted.values())
         waits = any(not call.sender.optional for call in unrouted)
-        left = waits or self.sending.has_backlog or any(node.busy for node in self.nodes.values())
-        if left:
+        backlog = waits or self.sending.has_backlog
+        busy = backlog or any(node.busy for node in self.nodes.values())
+        if busy:
             self.reconnection.seek_all()
-        return left
+        return busy
 
     def tasks(self) -> list[asyncio.Task[None]]:
         parts = self.availability, self.reconnection, self.subscriptions

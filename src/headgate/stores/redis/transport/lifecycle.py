@@ -16,7 +16,7 @@ from headgate.stores.redis.transport.portal import LIFECYCLE
 from headgate.stores.redis.transport.tasks import begun
 
 DRAIN_TIMEOUT = 1.0  # The seconds in which a loop that ends can send its releases.
-DRAIN_INTERVAL = 0.001  # The seconds between two looks whether they are confirmed.
+DRAIN_INTERVAL = 0.001  # The seconds between two checks whether they are confirmed.
 # The unconfirmed calls of one limiter: title, reason, count by method.
 Unsent = tuple[str, str, Counter[str]]
 
@@ -49,7 +49,7 @@ class Lifecycle:
         self._ending = threading.RLock()
         # The loop did not run when the client ended: its tasks never end by themselves.
         self.abandoned = False
-        # It sends what no caller waits for, and takes a moment at most.
+        # This sends the last operations that no caller waits for, and takes a moment at most.
         self.before_end: Callable[[], Coroutine[Any, Any, None]] | None = None
         work = self._run()
         # asyncio never enters the body of a task that it cancels before the first step. So the
@@ -72,7 +72,7 @@ class Lifecycle:
             await self._drain()
             await self.say_last()
             self.end()
-            # Some may have started after the loop began to end, and no other code waits for them.
+            # Some tasks may have started after the loop began to end. No other code waits for them.
             if tasks := self._client.tasks():
                 await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT)
             raise

@@ -62,8 +62,8 @@ class Sender(Protocol):
     # Whether its last call was answered. None: it has no outcome yet.
     met: bool | None
 
-    # No caller needs its calls. So the end of a loop does not wait for them, and the client does
-    # not count their failures as those of the server.
+    # Whether no caller needs its calls. Then the end of a loop does not wait for them, and their
+    # failures do not count as those of the server.
     @property
     def optional(self) -> bool: ...
     @property
@@ -365,6 +365,7 @@ class Node:
         elif refusal.startswith(NOT_NOW):
             self._not_now(call, refusal)
         elif is_unknown("EVALSHA", refusal):
+            # This may be a Sentinel. Its answer to ROLE gives the error its text.
             self.send_command(
                 lambda role: self.answer(
                     call, ResponseError(A_SENTINEL if said_by_sentinel(role) else refusal)
@@ -401,7 +402,8 @@ class Node:
             call.sender.node = None
             reconnection.check_topology(self)
         self.client.availability.note_refusal(call)
-        # Only a demoted server's call may leave again at once.
+        # A demoted server's call leaves at once, so it stays marked as redirected. Other calls wait
+        # first, and may be redirected at once again.
         again = call._replace(there=None, sent_on=call.sent_on and demoted)
         if not reconnection.may_retry(call):
             self.answer(call, ResponseError(refusal))

@@ -75,6 +75,7 @@ class Outages:
                 emit(StoreBack(where, away))
 
     def _name_of(self, part: Hashable) -> str:
+        # Sentences continue behind the second comma.
         return self._store if part is None else f"{part}, {self._store},"
 
 

@@ -92,7 +92,7 @@ async def probe(server: Endpoint, cluster: bool) -> Probed:
     async with server.talk() as connection:
         for right, words in commands.items():
             if right in SCRIPTS and Probed(replies, skew).works(FUNCTIONS):
-                continue  # most users may not run scripts
+                continue  # functions suffice, and most users may not run scripts
             sent = time()
             async with asyncio.timeout(REPLY_TIMEOUT):
                 await connection.send_command(*words)

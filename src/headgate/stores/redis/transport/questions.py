@@ -66,7 +66,8 @@ async def each_reply(
 async def ask_each(
     topology: Topology, call: str, questions: Sequence[Question], timeout: float | None
 ) -> list[Any]:
-    await persistently(topology, call, lambda: asyncio.sleep(0))  # it finds the servers
+    # This asks nothing, but it finds the servers if none is known.
+    await persistently(topology, call, lambda: asyncio.sleep(0))
     replies: list[Any] = [None] * len(questions)
 
     async def ask(server: Endpoint | None, indexes: list[int]) -> None:
@@ -144,12 +145,12 @@ async def persistently(
 
 def is_final(error: Exception) -> bool:
     """Whether each server would refuse in this way."""
-    refused = isinstance(error, (ResponseError, AuthenticationError))
-    return refused and not isinstance(error, ELSEWHERE)
+    is_refusal = isinstance(error, (ResponseError, AuthenticationError))
+    return is_refusal and not isinstance(error, ELSEWHERE)
 
 
 async def look_again(topology: Topology) -> bool:
-    """Whether the servers are others than before."""
+    """Ask where the servers are. Return whether they are others than before."""
     before = set(topology.servers())
     await topology.look(())
     return before != set(topology.servers())

@@ -119,6 +119,7 @@ class Sentinel(Topology):
         A planned failover cuts no connection, and the former primary goes on answering for seconds.
         Raise the errors of an unavailable Sentinel (`LOST`).
         """
+        # `look` has put the Sentinel that answered last at the end.
         async with self._sentinels[0].talk() as connection:
             await connection.send_command("SUBSCRIBE", *NOTIFICATIONS)
             while True:
@@ -209,7 +210,8 @@ async def answer_of(
 ) -> tuple[Endpoint, T]:
     """The first answer, with its server. The error names servers that could not be asked, and why.
 
-    A wrong password is its cause only without other errors: the client does not retry then.
+    The client does not retry after a wrong password. So that is the cause of the error only if no
+    server failed in another way.
     """
     try:
         return await first_answer(servers, ask)

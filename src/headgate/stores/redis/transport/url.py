@@ -140,8 +140,10 @@ def of_sentinel(where: str) -> Sentinel:
             options[name] = value
     scheme, login = parts.scheme.partition("+")[0], login_of(parts.netloc)
     template = endpoint_of(f"{scheme}://{login}localhost/{database}?{urlencode(options)}")
-    both = {name: value for name, value in options.items() if name.startswith(("ssl_", "socket_"))}
-    sentinel = endpoint_of(f"{scheme}://localhost/?{urlencode({**both, **sentinel_options})}")
+    shared = {
+        name: value for name, value in options.items() if name.startswith(("ssl_", "socket_"))
+    }
+    sentinel = endpoint_of(f"{scheme}://localhost/?{urlencode({**shared, **sentinel_options})}")
     sentinels = [sentinel.at(*address) for address in addresses(parts.netloc, SENTINEL_PORT)]
     return Sentinel(template, sentinels, unquote(service))
 
@@ -259,7 +261,7 @@ def endpoint_like(connection_class: type[Any], settings: Mapping[str, Any]) -> E
 
 
 def refuse_lost_checks(used: list[str], known: Container[str]) -> None:
-    """To drop a certificate check of the client silently would be unsafe."""
+    """Raise TypeError for certificate checks of the client that headgate would drop silently."""
     lost = sorted(name for name in used if name.startswith("ssl_") and name not in known)
     if lost:
         raise TypeError(
