@@ -42,7 +42,7 @@ __all__ = ["Instrumentation", "instrument"]
 
 SCOPE = "headgate"  # the name of the meter and of the tracer
 SHORTEST = 0.001  # seconds: a shorter wait has no span
-FLUSH = 0.5  # seconds that a collection waits for the waits that no hook has recorded yet
+FLUSH = 0.5  # seconds at most until the hook has recorded the waits before a collection
 REDIS_PORT = 6379  # the conventions leave out a default port
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class Instrumentation:
                 self._instruments.call_duration.record(event.seconds, call_attributes(event))
 
     def _note_wait(self, event: Granted | Refused, outcome: str) -> None:
-        """In the context of the caller: its span is the parent, and that of an exemplar."""
+        """In the context of the caller, whose span is the parent, and that of an exemplar."""
         place = place_of(event.limiter, event.key)
         attributes = attributes_of(place.name, place.label) | {"headgate.outcome": outcome}
         self._instruments.wait_time.record(event.waited, attributes)
@@ -207,7 +207,7 @@ class Reading(Generic[T]):
 
 
 def read_counts() -> list[Acquires]:
-    """The counts. The histograms beside them get the waits that ended before."""
+    """The counts, after the histograms have got the waits that are in them."""
     flush(FLUSH)
     return read_acquires()
 
@@ -275,14 +275,10 @@ def pauses_left(fleet: Fleet) -> Iterator[Observation]:
 
 
 def availabilities(found: list[StoreState]) -> Iterator[Observation]:
-    """A program may reach a store in two ways, such as with other timeouts: it is one here."""
-    states: dict[tuple[str, str], bool] = {}
     for store in found:
         for mode in store.modes:
-            where = store.name, mode
-            states[where] = store.available and states.get(where, True)
-    for (name, mode), available in states.items():
-        yield Observation(int(available), {"headgate.store.name": name, "headgate.mode": mode})
+            where: Attributes = {"headgate.store.name": store.name, "headgate.mode": mode}
+            yield Observation(int(store.available), where)
 
 
 def errors(found: dict[tuple[str, str], float]) -> Iterator[Observation]:
@@ -394,20 +390,20 @@ class Instruments:
 # OpenTelemetry cannot remove an instrument, and ignores the callbacks of a second one of its name.
 # So each provider has one set, which its own callbacks keep alive.
 _sets: WeakKeyDictionary[MeterProvider, ReferenceType[Instruments]] = WeakKeyDictionary()
-_global_set: Instruments | None = None  # made before the program set its global provider, perhaps
+_global_set: Instruments | None = None  # perhaps made before the program set its global provider
 
 
 def instruments_of(provider: MeterProvider | None) -> Instruments:
     global _global_set
-    shared = metrics.get_meter_provider()
-    provider = shared if provider is None else provider
+    global_provider = metrics.get_meter_provider()
+    provider = global_provider if provider is None else provider
     known = _sets.get(provider)
     found = None if known is None else known()
-    if found is None and provider is shared:
+    if found is None and provider is global_provider:
         found = _global_set
     if found is None:
         found = Instruments(provider)
-    if provider is shared:
+    if provider is global_provider:
         _global_set = found
     _sets[provider] = ref(found)
     return found

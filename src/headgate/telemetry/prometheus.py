@@ -183,7 +183,7 @@ class FleetCollector:
         return [*of_fleet, GaugeMetricFamily(UNREAD, text, labels=("store",))]
 
     def collect(self) -> Iterable[Metric]:
-        """They have no values if the fleet cannot be read, as at the end of the process."""
+        """Metrics without values if the fleet cannot be read, as at the end of the process."""
         metrics = {metric.name: metric for metric in self.describe()}
         for name, labels, value in rows_of(self.fleet):
             add(metrics[name], labels, value)
@@ -203,7 +203,7 @@ class Row(NamedTuple):
 
 
 def rows_of(part: Callable[[], Iterator[Row]]) -> list[Row]:
-    """The rows of a part of a scrape. None, if it cannot be read: the log says so."""
+    """The rows of a part of a scrape. A part that cannot be read has none, and is logged."""
     try:
         return list(part())
     except Exception as error:

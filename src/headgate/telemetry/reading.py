@@ -143,8 +143,9 @@ def units_by_place() -> dict[Place, set[str]]:
     """The units that the limits of each name count now."""
     units: dict[Place, set[str]] = {}
     found = [each for store in snapshot(MEMORY_STORES) for each in store.declarations()]
-    queues = [queue for store in redis_stores() for queue in store.queues()]
-    for queue, declared in [*found, *((queue.name, queue.declared) for queue in queues)]:
+    for store in redis_stores():
+        found += [(queue.name, queue.declared) for queue in store.queues()]
+    for queue, declared in found:
         place = place_of(*names_of(queue))
         units.setdefault(place, set()).update(declared.capacity)
     return units
@@ -153,14 +154,14 @@ def units_by_place() -> dict[Place, set[str]]:
 def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) -> Acquires:
     """The counts of a name. Grants of its share of the limits have the outcome "local"."""
     counts.collect_all()
-    counts.costs.units |= units
+    counts.costs.units |= units  # kept, because a store forgets the limits of an idle name
     outcomes, waits = counts.outcomes(), dict(counts.waits)
     if share is not None:
         share.collect_all()
         for outcome, count in share.outcomes().items():
             outcomes["local" if outcome in GRANTED else outcome] += count
         for outcome, times in share.waits.copy().items():
-            both = waits[outcome] = Histogram(times.bounds)
+            both = waits[outcome] = Histogram(times.bounds)  # a new one: the parts go on counting
             for part in filter(None, (counts.waits.get(outcome), times)):
                 both.include(part)
     return Acquires(
@@ -178,13 +179,13 @@ def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) 
 
 
 def cost_of(counts: Counts) -> dict[str, int]:
-    """An acquire that does not name a unit takes one of each that ONE_EACH has."""
+    """The cost by unit. An acquire takes one of each unit in ONE_EACH that it does not name."""
     granted = counts.passed + counts.waited
     costs = counts.costs
     cost = dict(costs.charged)
     for unit in costs.units | costs.named.keys():
-        named, times = costs.named.get(unit, (0, 0))
-        unnamed = (granted - times) * ONE_EACH.get(unit, 0)
+        named, acquires = costs.named.get(unit, (0, 0))
+        unnamed = (granted - acquires) * ONE_EACH.get(unit, 0)
         cost[unit] = cost.get(unit, 0) + named + unnamed
     return cost
 
@@ -223,8 +224,12 @@ def make_filter() -> Callable[[str], bool]:
     def is_shown(queue: str) -> bool:
         name, key = names_of(queue)
         place = place_of(name, key)
-        if key is None or place.name != name or place.label in ("", OTHER):
-            return key is None and place.name == name
+        if place.name != name:
+            return False
+        if key is None:
+            return True
+        if place.label in ("", OTHER):
+            return False
         keys[name] += 1
         return keys[name] <= MOST_LABELS
 
@@ -244,10 +249,10 @@ def read_fleet() -> Fleet:
 
 
 def fleet_of(budgets: Iterable[Budget]) -> Fleet:
-    """Of several limits with the same name, label, unit and kind, the fullest."""
+    """Of several limits with the same name, label, unit and kind, the fullest is kept."""
     fleet = Fleet({}, {}, {})
-    for name, label, status in ((each.name, each.label, each.status) for each in budgets):
-        place = name, label
+    for budget in budgets:
+        place, status = (budget.name, budget.label), budget.status
         fleet.waiting[place] = fleet.waiting.get(place, 0) + status.waiting
         fleet.paused[place] = max(fleet.paused.get(place, 0.0), status.paused)
         for limit in status.limits:
