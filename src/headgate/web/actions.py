@@ -17,7 +17,7 @@ from headgate.web.asgi import Response
 async def act(where: StoreLike, body: bytes) -> Response:
     """Carry out a request of the page, which is a JSON object."""
     try:
-        return Response(200, await carry_out(where, asked_in(body)))
+        return Response(200, await carry_out(where, request_in(body)))
     except UnknownLimiterError as error:
         return Response(404, str(error))
     except (RecursionError, TypeError, ValueError) as error:
@@ -26,29 +26,29 @@ async def act(where: StoreLike, body: bytes) -> Response:
         return Response(503, str(error))
 
 
-def asked_in(body: bytes) -> dict[str, Any]:
-    asked = json.loads(body)
-    if not isinstance(asked, dict):
+def request_in(body: bytes) -> dict[str, Any]:
+    request = json.loads(body)
+    if not isinstance(request, dict):
         raise ValueError("The request must be a JSON object.")
-    return asked
+    return request
 
 
-async def carry_out(where: StoreLike, asked: dict[str, Any]) -> str:
-    limiter = named(where, asked.get("name"), asked.get("key"))
-    match asked.get("action"):
+async def carry_out(where: StoreLike, request: dict[str, Any]) -> str:
+    limiter = limiter_of(where, request.get("name"), request.get("key"))
+    match request.get("action"):
         case "pause":
-            await limiter.apause(asked.get("seconds"))  # type: ignore[arg-type]  # it checks
+            await limiter.apause(request.get("seconds"))  # type: ignore[arg-type]  # it checks
             return "The limiter is paused."
         case "resume":
             await limiter.aresume()
             return "The limiter is not paused."
         case "set":
-            await limiter.aupdate(*texts_in(asked.get("limits")))
+            await limiter.aupdate(*texts_in(request.get("limits")))
             return "The limiter has the new limits."
     raise ValueError("The action must be pause, resume or set.")
 
 
-def named(where: StoreLike, name: Any, key: Any) -> Limiter:
+def limiter_of(where: StoreLike, name: Any, key: Any) -> Limiter:
     whole = Limiter.attach(name, store=where)
     return whole if key is None else whole[key]
 

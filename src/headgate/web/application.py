@@ -29,12 +29,12 @@ from headgate.web.asgi import (
     Response,
     Scope,
     Send,
+    answer_lifespan,
     headers_of,
-    live_on,
     path_of,
     read_body,
+    redirect_to_folder,
     start,
-    to_folder,
     until_disconnected,
 )
 from headgate.web.auth import Auth, comes_from_the_page, guard_of
@@ -87,7 +87,7 @@ class WebPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await live_on(receive, send)
+            await answer_lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
@@ -116,7 +116,7 @@ class WebPage:
             return Response(405, "Not this method.", headers=(("Allow", allowed[path]),))
         if path == "/actions":
             return await self._act(scope, receive)
-        return self._page if path else to_folder(scope)
+        return self._page if path else redirect_to_folder(scope)
 
     async def _act(self, scope: Scope, receive: Receive) -> Response:
         if not self._actions:
@@ -131,7 +131,7 @@ class WebPage:
     # Events ---------------------------------------------------------------------------------------
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
-        """Send events. A response: why there are none."""
+        """Send events. If there are none, return the response that says why."""
         try:
             view = view_of(scope)
         except ValueError as error:
@@ -143,7 +143,7 @@ class WebPage:
         return None
 
     def _poller(self) -> Poller:
-        """That of this event loop. Closed loops are forgotten."""
+        """The poller of this event loop. Closed loops are forgotten."""
         for loop in list(self._pollers):
             if loop.is_closed():
                 self._pollers.pop(loop, None)

@@ -78,8 +78,8 @@ def path_of(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(str(scope.get("root_path", "")).rstrip("/"))
 
 
-def to_folder(scope: Scope) -> Response:
-    """A redirect to the path with a slash at its end. The page's own addresses begin there."""
+def redirect_to_folder(scope: Scope) -> Response:
+    """A redirect to the path with a slash at its end. The addresses in the page need it."""
     last = quote(str(scope["path"]).rpartition("/")[2])
     return Response(307, headers=(("Location", f"./{last}/"),))
 
@@ -118,7 +118,7 @@ async def until_disconnected(receive: Receive, work: Awaitable[None]) -> None:
                 await task
 
 
-async def live_on(receive: Receive, send: Send) -> None:
+async def answer_lifespan(receive: Receive, send: Send) -> None:
     """Answer the server's questions at its start and its end."""
     while True:
         message = await receive()

@@ -18,7 +18,7 @@ from headgate.web.asgi import Response, Scope, headers_of
 
 # The argument `auth` of `app`.
 Auth: TypeAlias = "str | tuple[str, str] | Callable[[Scope], Any] | None"
-# The refusal of a request. None: it may pass.
+# Returns the refusal of a request, or None if it may pass.
 Guard: TypeAlias = Callable[[Scope], Awaitable[Response | None]]
 
 CHALLENGE = (("WWW-Authenticate", 'Basic realm="headgate", charset="UTF-8"'),)
@@ -34,8 +34,8 @@ def guard_of(auth: Auth) -> Guard:
     if auth is None:
         return loopback_only
     if callable(auth):
-        return asks(auth)
-    return has_password(*parts_of(auth))
+        return function_guard(auth)
+    return password_guard(*parts_of(auth))
 
 
 def parts_of(auth: object) -> tuple[str, str]:
@@ -54,7 +54,7 @@ def parts_of(auth: object) -> tuple[str, str]:
     return user, password
 
 
-def has_password(user: str, password: str) -> Guard:
+def password_guard(user: str, password: str) -> Guard:
     key = secrets.token_bytes(32)
 
     def digest(text: bytes) -> bytes:
@@ -81,13 +81,13 @@ def credentials_of(header: str) -> bytes:
         return b""
 
 
-def asks(function: Callable[[Scope], Any]) -> Guard:
+def function_guard(function: Callable[[Scope], Any]) -> Guard:
     """Only True lets a request pass: a coroutine that was not awaited is true, too."""
-    waits = iscoroutinefunction(function)
+    is_coroutine = iscoroutinefunction(function)
 
     async def guard(scope: Scope) -> Response | None:
         verdict = function(scope)
-        if waits:
+        if is_coroutine:
             verdict = await verdict
         return None if verdict is True else Response(403, "This page is not open to you.")
 

@@ -16,8 +16,8 @@ from headgate.log_writer import log
 from headgate.web.reading import Reader, Snapshot, View
 
 INTERVAL = 1.0  # seconds between two reads
-# A rest is four times as long as the read before it, within these seconds: reads take a fifth of
-# the time at most. A viewer that comes waits for no more than that.
+# A rest is REST times as long as the read before it, but LEAST_REST at least and MOST_REST at most.
+# So reads take about a fifth of the time. A viewer that comes waits for no more than the rest.
 REST, LEAST_REST, MOST_REST = 4, 0.1, 5.0
 MOST_VIEWERS = 200
 

@@ -140,15 +140,15 @@ def grouped(members: Iterable[Member]) -> list[dict[str, Any]]:
     A row has the longest time, and the least that is left of a lease.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for label, units, since, lease in members:
+    for label, units, seconds, lease in members:
         process = " ".join(map(str, label or ()))
         row = rows.setdefault(
             (process, str(units)),
-            {"process": process, "units": units, "count": 0, "since": since, "lease_left": lease},
+            {"process": process, "units": units, "count": 0, "since": seconds, "lease_left": lease},
         )
         row["count"] += 1
-        if since is not None:
-            row["since"] = max(since, row["since"] or 0.0)
+        if seconds is not None:
+            row["since"] = max(seconds, row["since"] or 0.0)
         if lease is not None:
             row["lease_left"] = min(lease, row["lease_left"])
     return list(rows.values())
