@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from headgate.cli.confirm import check_may_change, confirm
-from headgate.cli.exits import NOT_NOW, UNKNOWN, USAGE, Failure, is_count, usage
+from headgate.cli.exits import NOT_NOW, UNKNOWN, USAGE, Failure, is_count, usage_errors
 from headgate.cli.output import emit, shown
 from headgate.cli.store import attach, attach_key, redis_store_of
 from headgate.internals import status_in_use
@@ -22,13 +22,13 @@ from headgate.stores.status_text import duration
 async def set_limits(args: Namespace) -> None:
     check_may_change(args)
     limiter = attach(args)
-    with usage():
+    with usage_errors():
         limits = [parse_limit(text) for text in args.limits]
     status = await limiter.astatus()
     before = ", ".join(str(each.limit) for each in status.limits)
     after = ", ".join(map(str, limits))
     confirm(args, f"Replace the limits of {shown(args.name)}, {before}, by {after}?")
-    with usage():
+    with usage_errors():
         await limiter.aupdate(*limits)
     report(args, f"{shown(args.name)} has the limits {after}.")
 
@@ -40,7 +40,7 @@ async def pause(args: Namespace) -> None:
     for_time = f"for {duration(args.seconds)}"
     others = ", without those of keys" if args.key is None else ""
     confirm(args, f"Pause {title} {for_time}? Callers that wait now{others}: {status.waiting:,}.")
-    with usage():
+    with usage_errors():
         await limiter.apause(args.seconds)
     report(args, f"{title} is paused {for_time}.", key=args.key)
 
@@ -69,7 +69,7 @@ async def drain(args: Namespace) -> None:
     check_units(args.name, left, await limiter.astatus())
     budgets = ", ".join(f"{number:,} {unit}" for unit, number in left.items())
     confirm(args, f"Lower the budgets of {shown(args.name)} to {budgets}?")
-    with usage():
+    with usage_errors():
         limiter.drain(**left)
     await limiter.aflush()
     report(args, f"{shown(args.name)} has at most {budgets} left.")
@@ -89,7 +89,7 @@ async def reset(args: Namespace) -> None:
 
 async def forget(args: Namespace) -> None:
     check_may_change(args)
-    with usage():
+    with usage_errors():
         key = attach(args)[args.key]
     title = f"{shown(args.name)}[{shown(args.key)}]"
     confirm(args, f"Forget what {title} has counted, and the limits of its own?")

@@ -60,7 +60,7 @@ async def complete(args: Namespace) -> None:
 
 
 async def candidates(before: list[str]) -> list[str]:
-    """The words that may stand behind the words `before`. None: perhaps a file, or free text."""
+    """The words that may follow those of `before`. Without any, a file or free text may follow."""
     parser, verbs = make_parser()
     first = next((index for index, word in enumerate(before) if word in verbs), len(before))
     options, words = before[:first], before[first + 1 :]

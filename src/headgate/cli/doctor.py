@@ -21,12 +21,13 @@ PACKAGES = "redis", "hiredis", "valkey"
 
 async def doctor(args: Namespace) -> int:
     diagnosis = await redis_store_of(args).diagnose()
+    packages = versions()
     facts = {
-        "versions": versions(),
+        "versions": packages,
         "servers": diagnosis.servers,
         "findings": [asdict(each) for each in diagnosis.findings],
     }
-    emit(args, "doctor", facts, report(diagnosis))
+    emit(args, "doctor", facts, report(diagnosis, packages))
     serious = any(each.severity == "serious" for each in diagnosis.findings)
     return FAILED if serious else OK
 
@@ -41,12 +42,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def report(diagnosis: Diagnosis) -> str:
+def report(diagnosis: Diagnosis, packages: dict[str, str]) -> str:
     parts = [paragraph(each) for each in diagnosis.findings] or ["No findings."]
     servers = [
-        f"{each or 'unknown version'} at {place}" for place, each in diagnosis.servers.items()
+        f"{found or 'unknown version'} at {place}" for place, found in diagnosis.servers.items()
     ]
-    clients = [f"{package} {each}" for package, each in versions().items()]
+    clients = [f"{package} {found}" for package, found in packages.items()]
     parts.append(f"versions: {', '.join([*clients, *servers])}")
     return "\n".join(parts).encode("ascii", "backslashreplace").decode()
 

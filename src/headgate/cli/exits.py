@@ -49,8 +49,8 @@ def code_of(error: HeadgateError) -> int:
 
 
 @contextmanager
-def usage() -> Iterator[None]:
-    """Around calls that check arguments of the command line."""
+def usage_errors() -> Iterator[None]:
+    """Turn the error of a call that checks arguments into a Failure with the code USAGE."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -58,5 +58,5 @@ def usage() -> Iterator[None]:
 
 
 def is_count(word: str) -> bool:
-    """Whether `word` is a whole number that a limit could hold: they are below 2**53."""
+    """Whether `word` is a whole number of at most 16 digits, as numbers below 2**53 are."""
     return word.isdecimal() and len(word) <= 16

@@ -65,17 +65,17 @@ def member_lines(members: Members) -> list[str]:
     ]
 
 
-def section(title: str, lines: Sequence[str], number: int) -> Iterable[str]:
+def section(title: str, lines: Sequence[str], total: int) -> Iterable[str]:
     if not lines:
         return []
-    rest = number - len(lines)
+    rest = total - len(lines)
     more = [f"    and {rest:,} more"] if rest else []
     return [f"  {title}:", *(f"    {line}" for line in lines), *more]
 
 
 def process_text(member: Holder | Waiter) -> str:
     label = member.label
-    if label is None:  # it is written some seconds after the first acquire
+    if label is None:  # a process writes its label some seconds after its first acquire
         process = f"session {shown(member.session_id[:12])}"
     else:
         process = f"{shown(label.program)}, process {label.pid} of {shown(label.host)}"

@@ -43,6 +43,7 @@ def run(args: Namespace) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
+        # Python flushes stdout again at its end, and must not fail there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # as of `headgate ls | head -1`
             return BROKEN_PIPE

@@ -24,7 +24,7 @@ from headgate.cli.exits import (
     Failure,
     code_of,
     is_count,
-    usage,
+    usage_errors,
 )
 from headgate.cli.output import complain, shown, words_of
 from headgate.cli.store import make_limiter
@@ -89,10 +89,10 @@ class Calls:
 
     async def run(self, command: list[str], stdin: int | None) -> int:
         """Wait for a permit, run `command`, and return its exit code."""
-        with usage():
+        with usage_errors():
             acquire = self._limiter.acquire(self._cost, max_sleep=self._max_sleep, **self._units)
             try:
-                permit = await self.commands.wait_for(acquire)  # checks units that it has learned
+                permit = await self.commands.wait_for(acquire)  # this also checks the units
             except Stopped:
                 return self.commands.stopped
         names = {"HEADGATE_NAME": self._limiter.name, "HEADGATE_FENCE": str(permit.fence)}

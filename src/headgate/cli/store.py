@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Literal, cast
 
-from headgate.cli.exits import STORE_AWAY, USAGE, Failure, usage
+from headgate.cli.exits import STORE_AWAY, USAGE, Failure, usage_errors
 from headgate.limiter import Limiter
 from headgate.stores.registry import store_of
 
@@ -36,7 +36,7 @@ def redis_store_of(args: Namespace) -> RedisStore:
     """The store itself, for an operator's questions."""
     url = url_of(args)
     try:
-        with usage():
+        with usage_errors():
             return cast("RedisStore", store_of(url))
     except ImportError as missing:
         raise Failure(STORE_AWAY, str(missing)) from missing
@@ -52,14 +52,14 @@ def attach_key(args: Namespace) -> Limiter:
     whole = attach(args)
     if args.key is None:
         return whole
-    with usage():
+    with usage_errors():
         return whole[args.key]
 
 
 def make_limiter(args: Namespace, limits: tuple[str, ...], on_lost: OnLost = "mark") -> Limiter:
     """As `attach`, but if there are `limits`, its first acquire declares them."""
     redis_store_of(args)  # raises for a bad URL
-    with usage():
+    with usage_errors():
         if limits:
             return Limiter(args.name, *limits, store=args.store, on_lost=on_lost)
         return Limiter.attach(args.name, store=args.store, on_lost=on_lost)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from headgate.cli.exits import USAGE, Failure, usage
+from headgate.cli.exits import USAGE, Failure, usage_errors
 from headgate.cli.output import shown
 from headgate.cli.store import redis_store_of, url_of
 from headgate.missing_extra import extra
@@ -54,7 +54,7 @@ def page_of(args: Namespace) -> WebPage:
             f"{VARIABLE}=user:password.",
         )
     redis_store_of(args)  # raises for a bad URL
-    with usage():
+    with usage_errors():
         return app(url_of(args), auth=auth, actions=args.actions)
 
 
