@@ -97,6 +97,8 @@ class Call(NamedTuple):
     keys_created: bool = False
     # It carries the text of its script (EVAL).
     by_text: bool = False
+    # Its server has refused it by this text, and gets ROLE in its place: see `_refused`.
+    refusal: str = ""
 
     @property
     def may_lack_keys(self) -> bool:
@@ -343,7 +345,10 @@ class Node:
                 return
             if call.by_text:
                 self._loading.discard(call.command.script.digest)
-            if isinstance(reply, HiredisError):
+            if call.refusal:
+                text = A_SENTINEL if said_by_sentinel(reply) else call.refusal
+                self.answer(call, ResponseError(text))
+            elif isinstance(reply, HiredisError):
                 self._refused(call, str(reply))
             else:
                 self.answer(call, reply)
@@ -366,12 +371,7 @@ class Node:
             self._not_now(call, refusal)
         elif is_unknown("EVALSHA", refusal):
             # This may be a Sentinel. Its answer to ROLE gives the error its text.
-            self.send_command(
-                lambda role: self.answer(
-                    call, ResponseError(A_SENTINEL if said_by_sentinel(role) else refusal)
-                ),
-                "ROLE",
-            )
+            self.send_command(call._replace(refusal=refusal), "ROLE")
         else:
             self.answer(call, ResponseError(refusal))
 
@@ -506,7 +506,7 @@ class Node:
         self._end()
         calls, self.calls = self.calls, deque()
         waiting, self.postponed.calls = self.postponed.calls, deque()
-        in_flight = [call for call in calls if isinstance(call, Call)]
+        in_flight = [call._replace(refusal="") for call in calls if isinstance(call, Call)]
         self.client.lost(self, [*in_flight, *waiting], lost)
 
     def close(self) -> None:
