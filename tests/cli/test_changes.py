@@ -223,6 +223,8 @@ WRONG = [
     "drain NAME requests --yes",
     "drain NAME requests=1 requests=2 --yes",
     "run NAME --cost tokens=2 -- true",
+    "run NAME --cost 2 --cost 3 -- true",
+    "run NAME --cost =2 -- true",
     "run NAME --cost 11 -- true",  # more than the limit ever holds
     "run NAME --cost 0 -- true",
     "run NAME --max-sleep -1 -- true",

@@ -68,6 +68,14 @@ async def test_a_name_that_a_shell_would_read_in_another_way_is_left_out(
     assert [each for each in found if each.startswith(name)] == [f"{name}-a"]
 
 
+@pytest.mark.parametrize("words", ["--store=URL show", "show --store URL", "show --store=URL"])
+async def test_the_names_are_those_of_the_store_that_the_words_name(
+    words: str, name: str, redis_url: str, admin_url: str
+) -> None:
+    note_names(admin_url, name)
+    assert name in await candidates(words.replace("URL", redis_url).split())
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [

@@ -17,6 +17,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter
+from headgate.cli.parser import parse
 from tests.cli.command import COMMAND, Done, Started, headgate_done, variables
 from tests.faults.scene import eventually
 from tests.machine import scaled
@@ -90,6 +91,12 @@ async def test_a_command_holds_a_permit_while_it_runs(fleet: Limiter, redis_url:
     assert await held(fleet) == 0
     async with fleet.acquire() as permit:
         assert permit.fence > int(fence)
+
+
+@pytest.mark.parametrize("verb", ["forget", "pause"])
+def test_a_limiter_may_be_named_run(verb: str) -> None:
+    args = parse([verb, "run", "--yes", "--", "5"])
+    assert (args.verb, args.name, args.command) == (verb, "run", [])
 
 
 async def test_a_command_that_a_signal_ends_has_the_exit_code_of_a_shell(

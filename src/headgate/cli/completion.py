@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headgate.cli.exits import Failure
@@ -68,14 +69,18 @@ async def candidates(before: list[str]) -> list[str]:
         return []
     if first < len(before):
         parser = verbs[before[first]]
-        return await next_words(parser, words, store_in(options))
+        return await next_words(parser, words, store_in(before))
     return await next_words(parser, options, None)
 
 
 def store_in(words: list[str]) -> str | None:
-    if words[:1] == ["--store"] and len(words) > 1:
-        return words[1]
-    return os.environ.get(VARIABLE)
+    found = os.environ.get(VARIABLE)
+    for word, following in pairwise([*words, ""]):
+        if word == "--store":
+            found = following
+        elif word.startswith("--store="):
+            found = word.removeprefix("--store=")
+    return found
 
 
 async def next_words(parser: Parser, words: list[str], store: str | None) -> list[str]:
@@ -110,5 +115,5 @@ def positionals(words: list[str], options: dict[str, Action]) -> list[str]:
     return [
         word
         for before, word in pairs
-        if word not in options and not takes_value(options.get(before))
+        if word.partition("=")[0] not in options and not takes_value(options.get(before))
     ]

@@ -277,10 +277,11 @@ def parse(words: list[str]) -> Namespace:
         return Namespace(
             module=f"{MODULES}.completion", function="complete", verb=COMPLETE, words=words[1:]
         )
+    parser, verbs = make_parser()
     command: list[str] = []
     split = words.index("--") if "--" in words else 0
-    if "run" in words[:split]:
+    if next((word for word in words[:split] if word in verbs), "") == "run":
         words, command = words[:split], words[split + 1 :]
-    args = make_parser()[0].parse_args(words)
+    args = parser.parse_args(words)
     args.command = command
     return args

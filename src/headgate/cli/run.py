@@ -61,20 +61,17 @@ def check(args: Namespace) -> None:
 
 def costs(words: list[str]) -> tuple[int, dict[str, int]]:
     """The cost in requests, and that in named units."""
-    cost, units = 1, dict[str, int]()
+    units: dict[str, int] = {}  # that of requests has no name
     for word in words:
         unit, named, number = word.rpartition("=")
-        if not is_count(number) or (named and unit in units):
+        if not is_count(number) or unit in units or (named and not unit):
             raise Failure(
                 USAGE,
                 f"run --cost {shown(word)}: write each unit once, such as --cost 2 or "
                 "--cost tokens=900.",
             )
-        if named:
-            units[unit] = int(number)
-        else:
-            cost = int(number)
-    return cost, units
+        units[unit] = int(number)
+    return units.pop("", 1), units
 
 
 class Calls:
