@@ -16,6 +16,7 @@ from headgate import Concurrency, Limiter, Rate, StoreError, log_writer
 from headgate.http.adoption import ONLY_LOWER, Adoption
 from headgate.http.feedback import HEED_AT_MOST, Feedback
 from headgate.http.redirects import depart
+from headgate.stores.redis.transport.outages import Outages
 from headgate.telemetry import (
     Granted,
     LeaseLost,
@@ -259,6 +260,14 @@ def test_a_store_that_goes_and_comes_back_is_two_events(
     asyncio.run(outage())
     kinds = [type(each) for each in events.all if isinstance(each, (StoreAway, StoreBack))]
     assert kinds == [StoreAway, StoreBack]
+
+
+async def test_the_name_of_a_server_of_a_cluster_is_no_part_of_a_sentence(events: Events) -> None:
+    part = "10.0.0.2:7000"
+    Outages("Cluster at 10.0.0.1:7000").begins(part, StoreError("store", "refused"))
+    assert log_writer.flush()
+    (away,) = (each for each in events.all if isinstance(each, StoreAway))
+    assert away.store == "10.0.0.2:7000, Cluster at 10.0.0.1:7000"
 
 
 def test_calls_to_a_server_are_timed(own_server: Server, name: str) -> None:

@@ -64,7 +64,8 @@ class Outages:
             log(
                 logging.WARNING,
                 message,
-                *(where, away),
+                # Behind two parts, the sentence continues with a comma.
+                *(where if part is None else f"{where},", away),
                 kind="store_back",
                 name=where,
                 every_time=True,
@@ -75,8 +76,7 @@ class Outages:
                 emit(StoreBack(where, away))
 
     def _name_of(self, part: Hashable) -> str:
-        # Sentences continue behind the second comma.
-        return self._store if part is None else f"{part}, {self._store},"
+        return self._store if part is None else f"{part}, {self._store}"
 
 
 _outages: WeakKeyDictionary[Topology, Outages] = WeakKeyDictionary()
