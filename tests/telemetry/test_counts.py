@@ -25,7 +25,7 @@ from headgate.stores.memory import acquires as memory_acquires
 from headgate.stores.redis.session import loop_session
 from headgate.telemetry import reading
 from tests.faults.scene import enter
-from tests.servers import Server
+from tests.servers import Server, dead_port
 from tests.telemetry.conftest import acquires, outcomes
 from tests.world import World, at_rest, told, waiting
 
@@ -242,6 +242,25 @@ def test_acquires_without_the_store_say_how_they_went_on(own_server: Server, nam
     assert outcomes(f"{name}-raise") == {"passed": 1, "store_error": 1}
     assert outcomes(f"{name}-open") == {"passed": 1, "unlimited": 1}
     assert outcomes(f"{name}-local") == {"passed": 1, "local": 1}
+
+
+async def test_the_cost_of_grants_by_a_share_counts_from_the_beginning(name: str) -> None:
+    """Given a store that is away when the program starts, its grants have a row and a cost."""
+    limiter = Limiter(
+        name,
+        "100 tokens/minute",
+        store=f"redis://127.0.0.1:{dead_port()}",
+        on_store_error="local",
+        processes=2,
+    )
+    for _ in range(3):
+        async with limiter.acquire(tokens=10) as permit:
+            permit.settle(tokens=4)
+
+    (found,) = (each for each in reading.read_acquires() if each.name == name)
+
+    assert found.outcomes["local"] == 3
+    assert (found.cost["tokens"], found.returned["tokens"]) == (30, 18)
 
 
 async def test_a_wait_for_a_share_of_the_limits_is_local(own_server: Server, name: str) -> None:

@@ -131,11 +131,17 @@ def redis_module() -> Any:
 
 
 def read_acquires() -> list[Acquires]:
-    units = units_by_place()
+    units, counts = units_by_place(), ALL.copy()
+    # While the store is away, a name may have counts of its share alone.
+    names = dict.fromkeys(place._replace(is_share=False) for place in counts)
     return [
-        merged(place, counts, ALL.get(place._replace(is_share=True)), units.get(place, set()))
-        for place, counts in list(ALL.items())
-        if not place.is_share
+        merged(
+            place,
+            counts.get(place) or Counts(),
+            counts.get(place._replace(is_share=True)),
+            units.get(place, set()),
+        )
+        for place in names
     ]
 
 
@@ -153,29 +159,37 @@ def units_by_place() -> dict[Place, set[str]]:
 
 def merged(place: Place, counts: Counts, share: Counts | None, units: set[str]) -> Acquires:
     """The counts of a name. Grants of its share of the limits have the outcome "local"."""
-    counts.collect_all()
-    counts.costs.units |= units  # kept, because a store forgets the limits of an idle name
+    both = [counts] if share is None else [counts, share]
+    for each in both:
+        each.collect_all()
+        each.costs.units |= units  # kept, because a store forgets the limits of an idle name
     outcomes, waits = counts.outcomes(), dict(counts.waits)
     if share is not None:
-        share.collect_all()
         for outcome, count in share.outcomes().items():
             outcomes["local" if outcome in GRANTED else outcome] += count
         for outcome, times in share.waits.copy().items():
-            both = waits[outcome] = Histogram(times.bounds)  # a new one: the parts go on counting
+            total = waits[outcome] = Histogram(times.bounds)  # a new one: the parts go on counting
             for part in filter(None, (counts.waits.get(outcome), times)):
-                both.include(part)
+                total.include(part)
     return Acquires(
         name=place.name,
         label=place.label,
         outcomes=outcomes,
-        cost=cost_of(counts),
-        returned=dict(counts.costs.returned),
+        cost=summed(map(cost_of, both)),
+        returned=summed(each.costs.returned for each in both),
         waits=waits,
         held=counts.held,
         lost=counts.lost,
         pauses=dict(counts.pauses),
         refusals=dict(counts.refusals),
     )
+
+
+def summed(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    sums = Counter[str]()
+    for part in parts:
+        sums.update(part)
+    return dict(sums)
 
 
 def cost_of(counts: Counts) -> dict[str, int]:
