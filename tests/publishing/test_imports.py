@@ -12,8 +12,8 @@ from tests.processes import environment
 
 # Of the standard library, beyond those that asyncio loads. Each further one is milliseconds.
 STANDARD = {
-    *("__future__", "_bisect", "_datetime", "_queue", "bisect", "copy", "dataclasses"),
-    *("datetime", "queue"),
+    *("__future__", "_bisect", "_datetime", "_queue", "bisect"),
+    *("concurrent.futures.thread", "copy", "dataclasses", "datetime", "queue"),
 }
 # Packages of headgate that a limiter in memory does not need.
 ELSEWHERE = ("cli", "frameworks", "http", "stores.redis", "telemetry", "testing", "web")

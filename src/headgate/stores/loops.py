@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import sys
 import threading
 import warnings
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from headgate.stores.memory.lock import Lock
 
+# It is imported with headgate: once the interpreter ends, Python refuses that, also to redis-py.
+POOL_WORKER = concurrent.futures.thread._worker.__code__  # private
 TURNS = 3  # of its loop, after which a granted task has run, or will never run
 
 
@@ -156,5 +159,4 @@ def _idle(frame: FrameType) -> bool:
 
     Reading `f_back` may crash CPython 3.11 while that thread goes on (issue 99110 of CPython).
     """
-    pool = sys.modules.get("concurrent.futures.thread")  # not loaded: there is no such thread
-    return pool is not None and frame.f_code is pool._worker.__code__
+    return frame.f_code is POOL_WORKER
