@@ -57,6 +57,7 @@ NAVIGATION: Nav = [
             ("Telemetry", "telemetry.md"),
             ("Web page", "web.md"),
             ("In production", "in-production.md"),
+            ("How much does it cost", "cost.md"),
             ("Testing", "testing.md"),
             ("Troubleshooting", "troubleshooting.md"),
         ],
