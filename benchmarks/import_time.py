@@ -1,4 +1,4 @@
-"""`python -m benchmarks.import_time`: the time of `import headgate` beside that of `import asyncio`.
+"""`python -m benchmarks.import_time`: the time of `import headgate` beside that of asyncio.
 
 Each round is an interpreter of its own, which imports first the one and then the other. The figure
 is the median of the rounds. Exit status: 1 when it is over the goal.
