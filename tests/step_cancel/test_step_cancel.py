@@ -97,8 +97,9 @@ OWN_TASKS = {  # that aflush starts with gather() or in other loops, or an expor
         "RedisTexts.write_later.<locals>.write",
     ],
 }
-PASSED_ON = {  # to the wrapped queue, and they hold nothing
-    "wrapping.py": ["OuterQueue.astatus", "OuterQueue.check_in_use"]
+PASSED_ON = {  # to the wrapped or whole queue, and they hold nothing while they wait
+    "wrapping.py": ["OuterQueue.astatus", "OuterQueue.check_in_use"],
+    "stores/memory/key_queue.py": ["KeyQueue.acquire", "KeyQueue.atake", "KeyQueue.astatus"],
 }
 OPERATORS = {  # for the command and the page alone: they hold nothing
     "declaring.py": ["Attached.astatus_in_use"],
