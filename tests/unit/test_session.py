@@ -260,6 +260,22 @@ def test_a_session_with_waiters_is_never_silent_for_longer_than_its_heartbeat() 
     assert talk.call()[-2] == "3"  # it waits, and is notified
 
 
+def test_news_that_a_call_in_flight_does_not_state_are_stated_by_another_call() -> None:
+    talk = Talk()
+    talk.queued()
+    talk.session.poll(talk.now)
+    talk.call()
+
+    talk.session.poll(talk.now)
+    assert talk.state is IN_FLIGHT
+    talk.done()
+    assert talk.state is SCHEDULED
+
+    talk.call()
+    talk.done()
+    assert talk.state is IDLE
+
+
 def test_the_head_of_the_queue_asks_shortly_before_its_moment() -> None:
     talk = Talk(RATE)
     talk.acquire()

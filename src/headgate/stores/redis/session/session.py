@@ -51,7 +51,7 @@ from headgate.stores.redis.session.next_call import NextCall
 from headgate.stores.redis.session.numbering import Numbering
 from headgate.stores.redis.session.polls import Polls
 from headgate.stores.redis.session.recovery import Recovery
-from headgate.stores.redis.session.traffic import IDLE, READING, SCHEDULED, Sent, Traffic
+from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, READING, SCHEDULED, Sent, Traffic
 from headgate.stores.redis.transport.failures import refused
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Session:
         traffic = self.traffic
         sent, traffic.sent = traffic.sent, None
         assert sent is not None, "a reply answers a call"
-        traffic.state, traffic.again = READING, False
+        traffic.state = READING
         command = sent.command
         call_id = command.session_id, command.number
         try:
@@ -157,7 +157,8 @@ class Session:
                 self._apply_notification(found, now)
         if self.renewal.lost:
             self.renewal.log_lost()
-        if traffic.again or traffic.acquires or traffic.operations:
+        again, traffic.again = traffic.again, False
+        if again or traffic.acquires or traffic.operations:
             traffic.schedule()
 
     def _act_on(self, sent: Sent, reply: Reply, now: float) -> None:
@@ -366,13 +367,15 @@ class Session:
     def poll(self, now: float) -> None:
         """Send what the server must get, and ask it for news if a caller waits or sleeps.
 
-        If the pause of the whole limiter has begun or ended, this call says so.
+        If the pause of the whole limiter has begun or ended, this call says so. A call in flight
+        may say the opposite, so another one follows its reply.
         """
         traffic, reserved = self.traffic, self.traffic.reserved
         if reserved.whole is not None and reserved.is_held(now):
             self._grants.hold_back(now)
         if traffic.waiting or reserved.queue or traffic.owes:
             traffic.schedule()
+            traffic.again |= traffic.state is IN_FLIGHT
 
     def on_time(self, now: float) -> None:
         self.traffic.reserved.wake(now)
