@@ -157,9 +157,9 @@ class Session:
                 self._apply_notification(found, now)
         if self.renewal.lost:
             self.renewal.log_lost()
-        again, traffic.again = traffic.again, False
-        if again or traffic.acquires or traffic.operations:
+        if traffic.again or traffic.acquires or traffic.operations:
             traffic.schedule()
+            traffic.again = False
 
     def _act_on(self, sent: Sent, reply: Reply, now: float) -> None:
         if isinstance(reply, Done):
