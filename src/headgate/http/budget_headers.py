@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from headgate.http import header_values
@@ -17,6 +18,7 @@ from headgate.http import header_values
 # Header names in lower case; the values of a header that came several times are joined by commas.
 Fields: TypeAlias = Mapping[str, str]
 
+MOST_BUDGETS = 100  # of an answer
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 # A month or year of a server may be that long; a shorter one would let calls pass too early.
 PERIODS: Mapping[str, float] = {
@@ -275,9 +277,12 @@ def budgets_of_shopify_rest(fields: Fields) -> list[Budget]:
 
 
 def join_forms(budgets: Iterable[Budget]) -> tuple[Budget, ...]:
-    """Join budgets that an answer states twice, as Kong does: by the minute, and without a name."""
+    """Join budgets that an answer states twice, as Kong does: by the minute, and without a name.
+
+    It reads the first MOST_BUDGETS, as each is compared with those before it.
+    """
     joined: list[Budget] = []
-    for budget in budgets:
+    for budget in islice(budgets, MOST_BUDGETS):
         index = next((i for i, other in enumerate(joined) if are_one(other, budget)), None)
         if index is None:
             joined.append(budget)

@@ -43,6 +43,7 @@ __all__ = ["Answer", "Budget", "read"]
 
 Verdict: TypeAlias = Literal["passed", "throttled", "overloaded", "exhausted"]
 Scope: TypeAlias = Literal["service", "key", "endpoint"]
+Items: TypeAlias = list[tuple[str | int, dict[str, Any]]]  # of a header, with their parameters
 
 OVERLOADED = {503, 529}
 PAYMENT_REQUIRED = 402
@@ -318,7 +319,8 @@ def budgets_by_draft(fields: Fields) -> list[Budget]:
 def budgets_by_policies(policies: str, states: str, unit: str) -> list[Budget]:
     """`unit`: of policies that state none."""
     found: dict[tuple[str, bytes], dict[str, Any]] = {}
-    for item, words in parse_items(policies):
+    quotas = parse_items(policies)
+    for item, words in quotas:
         if isinstance(item, str) and keep_natural(words.get("q")) is not None:
             values = {"limit": words["q"], "per": keep_span(words.get("w"))}
             values["unit"] = str(words.get("qu", unit))
@@ -328,20 +330,20 @@ def budgets_by_policies(policies: str, states: str, unit: str) -> list[Budget]:
             values = {"remaining": words["r"], "reset": keep_span(words.get("t"))}
             found.setdefault((item, partition_of(words)), {"unit": unit}).update(values)
     budgets = [Budget(name, partition=key, **values) for (name, key), values in found.items()]
-    return [*budgets, *budgets_without_names(policies, unit)]
+    return [*budgets, *budgets_without_names(quotas, unit)]
 
 
-def budgets_without_names(policies: str, unit: str) -> list[Budget]:
+def budgets_without_names(quotas: Items, unit: str) -> list[Budget]:
     """Read "100;w=60" of drafts up to 07: the quota stands in place of the name."""
     return [
         Budget(limit=item, per=keep_span(words.get("w")), unit=unit)
-        for item, words in parse_items(policies)
+        for item, words in quotas
         if not isinstance(item, str) and keep_natural(item) is not None
     ]
 
 
-def parse_items(text: str) -> list[tuple[str | int, dict[str, Any]]]:
-    items = []
+def parse_items(text: str) -> Items:
+    items: Items = []
     for value, words in parse_field(text, "list") or []:
         if isinstance(value, str | int | http_sf.Token):
             items.append((value if isinstance(value, int) else str(value), words))
