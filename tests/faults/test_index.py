@@ -22,6 +22,7 @@ from headgate.keys import encoded
 from headgate.stores import process_label
 from headgate.stores.redis import index
 from headgate.stores.redis.members import read_members
+from headgate.stores.redis.protocol import index as protocol_index
 from headgate.stores.redis.protocol.index import (
     LABELS,
     LIFETIME,
@@ -171,6 +172,25 @@ async def test_many_names_are_named_in_several_calls(own_server: Server) -> None
     await asyncio.gather(*(visit(Limiter(each, "9/s", store=own_server.url)) for each in names))
     await refreshed(own_server.url)
     assert headgate.names(own_server.url) == sorted(names)
+
+
+async def test_a_refresh_keeps_the_calls_of_the_one_before(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol_index, "MOST", 1)
+    limiters = [Limiter(f"name-{n}", "9/s", store=own_server.url) for n in range(3)]
+    for limiter in limiters[:2]:
+        await visit(limiter)
+    own_server.pause()
+    refresher, last = refresher_of(own_server.url), limiters[2]
+    refresher.refresh()
+    caller = asyncio.create_task(visit(last))
+    await eventually(lambda: calls_of(refresher._client, session_of(last)))
+    refresher.refresh()
+    own_server.resume()
+    await soon(caller)
+    await refreshed(own_server.url)
+    assert headgate.names(own_server.url) == [limiter.name for limiter in limiters]
 
 
 async def test_a_process_that_only_looks_is_not_in_the_index(

@@ -64,7 +64,7 @@ class Refresher:
         self._seen: set[tuple[str, int]] = set()
         # Sessions that began since then, one of each name. They may end before the next refresh.
         self._new: dict[str, Numbering] = {}
-        # The calls of this refresh that are still to be sent, and the one in flight.
+        # The calls that are still to be sent, and the one in flight.
         self._calls: list[Refresh] = []
         self._sent: Refresh | None = None
         self._finished: asyncio.Future[None] | None = None  # of the last refresh
@@ -96,7 +96,7 @@ class Refresher:
                 write_label(each, label, self._places.get(each[:ID], LABELS))
                 for each in self._session_ids()
             ]
-            self._calls = [*labels, *write_names(names)]
+            self._calls += [*labels, *write_names(names)]
             client.sending.ready(self)
 
     async def finish(self) -> None:
@@ -110,7 +110,7 @@ class Refresher:
         names = [name for name in self._take_names() if name not in recent]
         if names and client.availability.met and not client.availability.unavailable:
             self._note_named(names)
-            self._calls = write_names(names)
+            self._calls += write_names(names)
             self._finished = client.loop.create_future()
             client.sending.ready(self)
             with suppress(TimeoutError):
