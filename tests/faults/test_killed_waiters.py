@@ -7,10 +7,11 @@ F59. A session that lives but whose subscription breaks calls in time, and keeps
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from contextlib import ExitStack
+from typing import Any
 
+import msgpack
 import pytest
 from redis import Redis
 
@@ -36,11 +37,13 @@ def listening(server: Server, name: str) -> int:
     """How many sessions of a name have asked the server for notifications (reply_cache.lua)."""
     with Redis(port=server.port) as raw:
         fields = raw.hgetall(f"headgate:{{{name}}}")
-    return sum(
-        struct.unpack_from("<ddd", record)[2] > 0
-        for field, record in fields.items()
-        if field[:1] == b"r"
-    )
+    return sum(numbers_of(record)[2] != 0 for field, record in fields.items() if field[:1] == b"r")
+
+
+def numbers_of(record: bytes) -> list[Any]:
+    unpacker = msgpack.Unpacker(raw=True)
+    unpacker.feed(record)
+    return list(unpacker)
 
 
 @pytest.mark.parametrize("dead", [1, pytest.param(3, marks=pytest.mark.proof)])

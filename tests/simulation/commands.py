@@ -219,6 +219,9 @@ class Keyspace:
         its = self._hash(key)
         return [its.get(field) for field in fields]
 
+    def hkeys(self, key: bytes) -> list[bytes]:
+        return list(self._hash(key))
+
     def hdel(self, key: bytes, *fields: bytes) -> int:
         its = self._hash(key)
         gone = sum(its.pop(field, None) is not None for field in fields)
@@ -299,6 +302,7 @@ MANY = 1_000_000
 COMMANDS: dict[bytes, tuple[int, int, Callable[..., Reply]]] = {  # the fewest words, the most
     b"DEL": (1, MANY, Keyspace.delete),
     b"HDEL": (2, MANY, Keyspace.hdel),
+    b"HKEYS": (1, 1, Keyspace.hkeys),
     b"HGET": (2, 2, Keyspace.hget),
     b"HMGET": (2, MANY, Keyspace.hmget),
     b"HSET": (3, MANY, Keyspace.hset),

@@ -1,5 +1,5 @@
-"""Lua as a server has it: functions and scripts that were loaded, and the `redis` and `struct` that
-they see.
+"""Lua as a server has it: functions and scripts that were loaded, and the `redis`, `struct` and
+`cmsgpack` that they see.
 
 This module is the border between Lua and Python, and knows no meaning of a command. A process has
 one Lua, which keeps its compiled texts. A server that starts anew runs the same text anew, and so
@@ -15,13 +15,15 @@ from struct import Struct, error
 from typing import Any
 
 import lupa.lua51 as lua  # type: ignore[import-untyped]  # it brings no types
+import msgpack
 
 from tests.simulation.commands import Failure, Reply
 
 PRELUDE = b"""
-local raw, pack, raw_unpack, redis = ...
+local raw, pack, raw_unpack, pack_message, unpack_message, redis = ...
 local function read_packed(format, text, from) return raw_unpack(format, text, from or 1) end
 struct = { pack = pack, unpack = read_packed }
+cmsgpack = { pack = pack_message, unpack = unpack_message }
 local function answer(fine, reply, ...)
   if fine then return reply end
   return { err = reply }
@@ -111,7 +113,12 @@ class Lua:
         self._collector(b"stop")
         self.compiled: Any = lru_cache(TEXTS)(load)
         self.run: Any = load(PRELUDE)(
-            self._called, packed, unpacked, self.table({b"registered": self._registered})
+            self._called,
+            packed,
+            unpacked,
+            packed_message,
+            unpacked_message,
+            self.table({b"registered": self._registered}),
         )
 
     def collect(self) -> None:
@@ -177,3 +184,21 @@ def unpacked(layout: bytes, text: bytes, start: float) -> tuple[Any, ...]:
     """The values, and where the next one would begin, from 1."""
     its, first = layout_of(layout), int(start)
     return (*its.unpack_from(text, first - 1), first + its.size)
+
+
+# cmsgpack -----------------------------------------------------------------------------------------
+
+
+def packed_message(*values: Any) -> bytes:
+    """Whole numbers as integers, and texts as they are."""
+    pack = msgpack.Packer(use_bin_type=False).pack
+    return b"".join(
+        pack(int(each) if isinstance(each, float) and each % 1 == 0 and abs(each) < 2**63 else each)
+        for each in values
+    )
+
+
+def unpacked_message(text: bytes) -> tuple[Any, ...]:
+    unpacker = msgpack.Unpacker(raw=True)
+    unpacker.feed(text)
+    return tuple(float(each) if isinstance(each, int) else each for each in unpacker)

@@ -54,6 +54,7 @@ COMMAND = some.one_of(
     words(b"HSET", key, several(member, member)),
     words(b"HGET", key, member),
     words(b"HMGET", key, several(member)),
+    words(b"HKEYS", key),
     words(b"HDEL", key, several(member)),
     words(b"ZADD", key, several(score, member)),
     words(b"ZADD", key, some.sampled_from([b"NX", b"XX"]), several(score, member)),
@@ -133,17 +134,23 @@ NUMBERS = some.one_of(
 def test_lua_writes_and_packs_as_a_server_does(
     real: redis.Redis, numbers: list[float], count: int
 ) -> None:
-    """Given numbers, struct and redis.call make the same bytes of them, and read them again."""
+    """Given numbers, struct, cmsgpack and redis.call make the same bytes of them, and read them
+    again.
+    """
     text = b"""
     local numbers = {}
     for i = 2, #ARGV do numbers[i - 1] = tonumber(ARGV[i]) end
     local layout = '<B' .. string.rep('d', #numbers)
+    local message = cmsgpack.pack(math.floor(numbers[1]), tonumber(ARGV[1]), 'a text')
+    local first, second, third, fourth = cmsgpack.unpack(message)
+    assert(first == math.floor(numbers[1]) and second == tonumber(ARGV[1]))
+    assert(third == 'a text' and fourth == nil)
     local packed = struct.pack(layout, tonumber(ARGV[1]), unpack(numbers))
     assert(struct.pack('<d', ARGV[2]) == struct.pack('<d', numbers[1]))
     local back = { struct.unpack(layout, 'xx' .. packed, 3) }
     redis.call('DEL', KEYS[1])
-    redis.call('HSET', KEYS[1], 'packed', packed, 'first', numbers[1], 'next', back[#back],
-      'second', back[2], 'count', back[1])
+    redis.call('HSET', KEYS[1], 'packed', packed .. message, 'first', numbers[1],
+      'next', back[#back], 'second', back[2], 'count', back[1])
     redis.call('ZADD', KEYS[1] .. 'z', numbers[1], 'm')
     local all = redis.call('HMGET', KEYS[1], 'packed', 'first', 'next', 'second', 'count', 'none')
     local refused = redis.pcall('ZADD', KEYS[1], 1, 'm').err

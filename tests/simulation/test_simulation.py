@@ -176,7 +176,7 @@ LUA = {  # a guard that is taken out of the Lua: part, text, replacement, the in
         " then",
         "L5",
     ),
-    "keys never end": ("expiry", "if extended or need_ttl[key] then", "if false then", "S8"),
+    "keys never end": ("expiry", "if not need_ttl[key] then", "if true then", "S8"),
 }
 PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "a caller that gives up stays in the queue": (
@@ -485,6 +485,6 @@ def test_the_simulation_notices_a_late_call_of_a_session_that_is_over(
 
     Given Lua that forgets which sessions are over, then a late call of one of them is granted.
     """
-    change(monkeypatch, "sessions", "reject_calls(session, Numbers.text(MOST))", "")
+    change(monkeypatch, "sessions", "reject_calls(session, MOST)", "")
     outcome = run(FOUND["a late call of a session that is over"], replays=False)
     assert [broken.invariant for broken in outcome.broken] == ["S3"]

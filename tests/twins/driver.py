@@ -39,7 +39,7 @@ from tests.twins.wire import (
     Wire,
     spelled,
 )
-from tests.twins.witness import Witness, answered, lease_of, promised
+from tests.twins.witness import Witness, answered, lease_of, promised, promised_members
 
 Story = dict[str, Any]
 PICKS = 12  # how far back a pick reaches
@@ -371,12 +371,15 @@ class Player:
             [*self.trace, f"remembers {found}", f"but not   {expected}"]
         )
         if self.model.gate is not None:
-            until, lives = promised(self.model), self.wire.lives()
-            needed = (until - self.model.gate.t) // 1_000 - HASTE
+            ends = promised(self.model), promised_members(self.model)
+            needed = {
+                key: (end - self.model.gate.t) // 1_000 - HASTE
+                for key, end in zip(self.wire.keys, ends, strict=True)
+            }
             short = {
                 key: left
-                for key, left in lives.items()
-                if left == FOR_EVER or (key in self.wire.keys and left < needed)
+                for key, left in self.wire.lives().items()
+                if left == FOR_EVER or left < needed[key]
             }
             assert not short, "\n".join([*self.trace, f"S8, T12: {short} is less than {needed}"])
 

@@ -50,6 +50,7 @@ WAITER, KEEP = (
 )  # how long a silent session keeps its places, and its replies after that
 UNHEARD = 4_000_000  # after its last call, a session without receivers is dead
 SOON = 3 * WAITER // 10  # a waiter asks by itself after that
+SLACK = 60_000_000  # keys live for so much longer than they must
 DAY = 86_400_000_000  # for which an update is remembered in any case
 # How the session of a process' threads ends: its calls and its callers have the same numbers.
 THREADS = ".0"
@@ -96,6 +97,7 @@ class Model:
     until: int = 0  # for an update or a pause, everything is remembered at least until then
     records: dict[str, Record] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)  # sessions, and until when
+    members_end: int = 0  # until when the key of the members lives; 0: there is none
     outbox: defaultdict[str, list[OutboxItem]] = field(default_factory=lambda: defaultdict(list))
     holders: dict[Caller, int] = field(default_factory=dict)
     next_expiry: int = 0
@@ -153,7 +155,7 @@ class Model:
         ):
             return Reply(call.session, call.number, "held", self.program, wait)
         fast = self.is_fast(call, now)
-        gate = self.opened(now, fast)
+        gate = self.opened(call.session, now, fast)
         received = call.received == "0" or (
             record is not None and record.reply.beginning == call.received
         )
@@ -184,10 +186,12 @@ class Model:
         self.quit(call.session)
         if call.session in self.records:
             self.records[call.session] = Record(call.number, 0, lapsed)
+        self.extend()
         return lapsed
 
     def quit(self, session: str) -> None:
         assert self.gate is not None
+        self.enlist()
         if session in self.alive:
             self.alive[session] = self.gate.t
         if session in self.records:
@@ -199,7 +203,7 @@ class Model:
     def begin(self, program: str, now: int) -> None:
         self.replaced, self.until, self.offered = Replaced(), 0, False
         self.gate, self.program = PatientGate(rules_of(program), now), program
-        self.alive, self.holders = {}, {}
+        self.alive, self.holders, self.members_end = {}, {}, 0
         self.next_expiry, self.held, self.queued, self.restarted_at, self.sweep, self.cursor = (
             0,
             0,
@@ -219,6 +223,7 @@ class Model:
             return False
         t = max(now, gate.t)
         in_time = gate.not_before <= t and not 0 < self.next_expiry <= t
+        in_time = in_time and not 0 < self.members_end <= now
         if not call.is_lone_acquire or self.queued or not in_time:
             return False
         [request] = call.requests
@@ -229,12 +234,44 @@ class Model:
             for rule, cost in zip(gate.rules.all, costs, strict=True)
         )
 
-    def opened(self, now: int, fast: bool) -> PatientGate:
+    def opened(self, session: str, now: int, fast: bool) -> PatientGate:
         assert self.gate is not None
         self.gate.clamp(now)
         if not fast:
+            if 0 < self.members_end <= now:
+                self.forget_members(self.gate, session)
             self.repair(self.gate)
         return self.gate
+
+    # The members' key -----------------------------------------------------------------------------
+
+    def enlist(self) -> None:
+        """A name has members from the first waiter, holder or second session on."""
+        assert self.gate is not None
+        self.members_end = self.members_end or self.gate.t
+
+    def extend(self) -> None:
+        """After a call, the members live for as long as a silent session is remembered, and for a
+        lease.
+        """
+        assert self.gate is not None
+        self.outlast(self.gate.t + KEEP + WAITER)
+        if self.held and (lease := self.lease()):
+            self.outlast(max(self.gate.t, self.gate.not_before) + lease)
+
+    def outlast(self, end: int) -> None:
+        if 0 < self.members_end < end:
+            self.members_end = end + SLACK
+
+    def forget_members(self, gate: PatientGate, session: str) -> None:
+        """Their key has expired. Only the session that calls is remembered."""
+        self.members_end, self.queued, self.holders = 0, 0, {}
+        gate.queue.clear()
+        gate.waiting = [0] * len(gate.rules.all)
+        self.alive = {each: end for each, end in self.alive.items() if each == session}
+        for other in self.records.keys() - {session}:
+            self.records.pop(other)
+            self.outbox.pop(other, None)
 
     def repair(self, gate: PatientGate) -> None:
         """Without a queue there are no waiters, and the held units are those of the holders: keys
@@ -256,7 +293,7 @@ class Model:
         if key == "":
             self.gate, self.records, self.notified, self.offered = None, {}, None, False
             self.outbox.clear()
-        elif self.gate is not None:
+        elif self.gate is not None and self.members_end:
             self.gate.queue.clear()
             self.holders, self.alive = {}, {}
 
@@ -288,6 +325,7 @@ class Model:
     def hold(self, caller: Caller, grant: Grant, lease: int | None) -> None:
         self.granted.append((caller, grant))
         if lease is not None:
+            self.enlist()
             self.held += caller not in self.holders
             self.holders[caller] = grant.t + lease
             if lease != self.lease():
@@ -339,6 +377,7 @@ class Turn:
         if self.gate.whole_pause:
             self.gate.pause_whole(self.gate.t, 0)
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
+        model.extend()
         reply = Reply(
             call.session,
             call.number,
@@ -412,6 +451,9 @@ class Turn:
         model, t = self.model, self.gate.t
         if until >= t + 0.75 * WAITER and until >= model.restarted_at + WAITER:
             return until
+        others = [end for each, end in model.alive.items() if each != self.call.session]
+        if not until and any(end > t - KEEP for end in others):
+            model.enlist()
         model.alive[self.call.session] = t + WAITER
         silent = sorted((end, session) for session, end in model.alive.items() if end <= t - KEEP)
         for _, session in silent[:CLEANUP]:
@@ -499,6 +541,7 @@ class Turn:
                 self.model.hold(caller, answer, self.model.lease())
                 return "grant", 1, t, fence
             case Wait(t, position):
+                self.model.enlist()
                 return "wait", 1, t - gate.t, position
             case Refuse(t, True):
                 return "full", 1, t - gate.t, len(gate.queue)
@@ -526,6 +569,7 @@ class Turn:
 
     def reject(self, session: str, number: int) -> None:
         """From now on, the calls of the session up to this number come too late."""
+        self.model.enlist()
         self.model.records[session] = Record(number, 0, Reply(session, number, "late"))
         self.model.alive[session] = self.gate.t
 
@@ -544,6 +588,7 @@ class Turn:
         gate.resume(gate.t)
 
     def others_alive(self) -> list[str]:
+        self.model.enlist()
         return [
             session
             for session, until in self.model.alive.items()
@@ -562,6 +607,7 @@ class Turn:
             return False
         units = units_of(caller.asked)
         gate.cancel(gate.t, units, request.moment)
+        self.model.enlist()
         if caller not in gate.queue:
             first[caller] = request.fence
             gate.join(caller, units, gate.rules.costs(units))
@@ -608,7 +654,9 @@ class Turn:
         end = self.model.holders.get(request.caller, 0)
         if end <= self.gate.t:
             return False
-        end = max(end, self.gate.t + (self.model.lease() or request.lease))
+        lease = self.model.lease() or request.lease
+        self.model.outlast(self.gate.t + lease)
+        end = max(end, self.gate.t + lease)
         self.model.holders[request.caller] = end_that_says(request.since, end)
         return True
 

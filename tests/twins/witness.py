@@ -207,9 +207,15 @@ def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
     return zip(asked, reply.each(), strict=True)
 
 
+def promised_members(model: Model) -> int:
+    """Until when the members must live, if there are any: leases, and sessions (S8)."""
+    ends = [*model.holders.values(), *(until + KEEP for until in model.alive.values())]
+    return max(ends, default=0)
+
+
 def promised(model: Model) -> int:
-    """Until when the state must live: leases, the counts of rates, and the replies that are kept
-    (S8, T12).
+    """Until when the state must live: as the members, and the counts of rates, and the replies that
+    are kept (S8, T12).
 
     A bucket that begins with less than it can hold would begin with less again: for a day after
     each call it does not.
@@ -221,11 +227,4 @@ def promised(model: Model) -> int:
         for rule in model.gate.rules.all
         if isinstance(rule, TokenBucketRule) and rule.start < rule.size
     ]
-    return max(
-        [
-            model.until,
-            *rates,
-            *model.holders.values(),
-            *(until + KEEP for until in model.alive.values()),
-        ]
-    )
+    return max(model.until, promised_members(model), *rates)

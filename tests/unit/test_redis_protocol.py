@@ -17,8 +17,7 @@ from headgate.limits import Concurrency
 from headgate.permit import Permit
 from headgate.request import Request
 from headgate.stores.redis.protocol.calls import (
-    NOTIFIED,
-    WAITS,
+    CLUSTERED,
     Command,
     keys_of,
     words_at_once,
@@ -212,20 +211,18 @@ def whole(flags: int) -> Command:
 
 
 @pytest.mark.parametrize(
-    ("waits", "notified", "flags"), [(0, 0, 0), (1, 0, 1), (0, 1, 2), (1, 1, 3)]
+    ("flags", "elsewhere"), [(0, 0), (1, 1), (2, 0), (3, 1), (4, 4), (5, 5), (6, 4), (7, 5)]
 )
-def test_a_whole_call_is_written_as_the_wire_format_says(
-    waits: int, notified: int, flags: int
-) -> None:
+def test_a_whole_call_is_written_as_the_wire_format_says(flags: int, elsewhere: int) -> None:
     """Another server does not notify the session, so a call that moves to it makes no such
     claim.
     """
-    call = whole(WAITS * waits + NOTIFIED * notified)
+    call = whole(flags)
     beginning = "2 headgate:{n} headgate:{n}:who slots permits 1 30000000 s.1 4 1 3 ok 77"
     requests = "release s.1 1 1 - acquire 2 1 -1 -1 -"
     assert call.script == library().whole
     assert text(call.words) == f"{beginning} {flags} 50000 {requests}"
-    assert text(call.unnotified().words) == f"{beginning} {waits} 50000 {requests}"
+    assert text(call.unnotified().words) == f"{beginning} {elsewhere} 50000 {requests}"
 
 
 def test_a_call_without_acquires_runs_even_if_the_server_is_out_of_memory() -> None:
@@ -236,8 +233,11 @@ def test_a_call_without_acquires_runs_even_if_the_server_is_out_of_memory() -> N
 def test_the_fast_path_writes_the_words_of_a_call() -> None:
     declared, lone = Declaration(rules_of([Concurrency(1)])), acquire(4)
     keys = keys_of("headgate:{n}")
-    call = write_call("headgate:{n}", declared, KNOWN, "s.0", 4, "0", 0, [], [lone])
-    assert words_at_once(keys, declared.program, "s.0", "4", lone.request.text) == call.words
+    at = "headgate:{n}", declared, KNOWN, "s.0", 4, "0"
+    for flags in (0, CLUSTERED):
+        call = write_call(*at, flags, [], [lone])
+        words = words_at_once(keys, declared.program, "s.0", "4", flags, lone.request.text)
+        assert words == call.words
 
 
 REPLIES: list[tuple[str, Any]] = [

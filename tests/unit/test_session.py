@@ -17,6 +17,7 @@ from headgate.gate.gate import Grant
 from headgate.permit import Permit
 from headgate.request import Request
 from headgate.stores.redis.limit_sync import LimitSync
+from headgate.stores.redis.protocol.calls import NOTIFIED
 from headgate.stores.redis.protocol.operations import Caller, Operation, Release, Settle
 from headgate.stores.redis.protocol.replies import OtherReplyError
 from headgate.stores.redis.session.acquires import PendingAcquire
@@ -100,7 +101,7 @@ class Talk:
     def call(self) -> list[str]:
         """The words of the next call, from the statement about the limits on."""
         assert self.state is SCHEDULED
-        return list(self.session.next_call.make(True, self.now).words)
+        return list(self.session.next_call.make(NOTIFIED, self.now).words)
 
     def reply(self, verdict: str) -> None:
         """The server replies to the call in flight."""

@@ -42,11 +42,11 @@ function ConcurrencyRule.adopt(rule, old, t)
   rule.used = old.used
 end
 
-function ConcurrencyRule.numbers(rule)
+function ConcurrencyRule.numbers(rule, t)
   return rule.used
 end
 
-function ConcurrencyRule.restore(rule, used)
+function ConcurrencyRule.restore(rule, t, used)
   rule.used = used
 end
 

@@ -75,12 +75,12 @@ function FixedWindowRule.adopt(rule, old, t)
   rule.used = old.used
 end
 
-function FixedWindowRule.numbers(rule)
-  return rule.start, rule.used
+function FixedWindowRule.numbers(rule, t)
+  return rule.start - t, rule.used
 end
 
-function FixedWindowRule.restore(rule, start, used)
-  rule.start, rule.used = start, used
+function FixedWindowRule.restore(rule, t, start, used)
+  rule.start, rule.used = t + start, used
 end
 
 return FixedWindowRule

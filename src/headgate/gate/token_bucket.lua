@@ -119,16 +119,16 @@ function TokenBucketRule.adopt(rule, old, t)
   rule.taken = old.taken
 end
 
-function TokenBucketRule.numbers(rule)
+function TokenBucketRule.numbers(rule, t)
   local marks = rule.marks
-  if #marks == 0 then return rule.level, rule.at, rule.taken, rule.top end
+  if #marks == 0 then return rule.level, rule.at - t, rule.taken - t, rule.top end
   local flat = {}
   for i, mark in ipairs(marks) do flat[2 * i - 1], flat[2 * i] = mark[1], mark[2] end
-  return rule.level, rule.at, rule.taken, rule.top, unpack(flat)
+  return rule.level, rule.at - t, rule.taken - t, rule.top, unpack(flat)
 end
 
-function TokenBucketRule.restore(rule, level, at, taken, top, ...)
-  rule.level, rule.at, rule.taken, rule.top, rule.marks = level, at, taken, top, {}
+function TokenBucketRule.restore(rule, t, level, at, taken, top, ...)
+  rule.level, rule.at, rule.taken, rule.top, rule.marks = level, t + at, t + taken, top, {}
   local flat = { ... }
   for i = 1, #flat, 2 do rule.marks[#rule.marks + 1] = { flat[i], flat[i + 1] } end
 end

@@ -23,7 +23,7 @@ from hiredis import HiredisError, Reader
 from headgate.counts import TELEMETRY, note_call
 from headgate.forks import fork_error
 from headgate.permit import Issuer, Permit
-from headgate.stores.redis.protocol.calls import keys_of, words_at_once
+from headgate.stores.redis.protocol.calls import CLUSTERED, keys_of, words_at_once
 from headgate.stores.redis.protocol.operations import KNOWN, Caller, new_caller
 from headgate.stores.redis.protocol.replies import parse_grant
 from headgate.stores.redis.protocol.script import library
@@ -114,7 +114,8 @@ class FastPath:
         declared, permit = issuer.limits.declared, None
         believed = lease_end(declared)
         keys = keys_of(issuer.key)
-        words = words_at_once(keys, declared.program, self.id, str(self._calls), request.text)
+        number, flags = str(self._calls), CLUSTERED * self._topology.several
+        words = words_at_once(keys, declared.program, self.id, number, flags, request.text)
         try:
             reply = self._exchange_surely(server, words, timeout)
             grant = read_reply(reply, caller)

@@ -4,12 +4,19 @@ Expiry = {}
 
 local SLACK = 60000000 -- more than the keys must live, so that few calls set a TTL
 
--- Returns whether the keys must live longer now.
+local function outlast(key, its_end, moment)
+  if moment <= gate[its_end] then return end
+  gate[its_end] = moment + SLACK
+  mark_for_ttl(key)
+end
+
+-- MEMBERS has nothing of a session that is long silent. So it ends before a HASH that owes. In a
+-- Cluster, a call for a name with only one of its keys would wait until its slot has moved.
 function Expiry.extend()
   local last = gate.t + KEEP + WAITER
   local lease = gate.held > 0 and gate.rules.lease
   if lease then last = max(last, max(gate.t, gate.not_before) + lease) end
-  local rules = gate.rules
+  local members_last, rules = last, gate.rules
   for i = 1, #rules do
     local rule = rules[i]
     local idle = rule:idle_at()
@@ -17,22 +24,30 @@ function Expiry.extend()
     -- Without keys, this bucket begins again with less than its capacity: they stay for a day.
     if rule.size and rule.start < rule.size then last = max(last, gate.t + DAY) end
   end
-  if last <= gate.keys_end then return false end
-  gate.keys_end = last + SLACK
-  return true
+  outlast(HASH, 'keys_end', last)
+  if CLUSTERED then members_last = last end
+  if gate.members_end > 0 then outlast(MEMBERS, 'members_end', members_last) end
 end
 
 function Expiry.outlast(time)
-  if gate.t + time <= gate.keys_end then return end
-  gate.keys_end = gate.t + time + SLACK
-  for _, key in ipairs(keys) do mark_for_ttl(key) end
+  outlast(HASH, 'keys_end', gate.t + time)
+  if CLUSTERED then outlast(MEMBERS, 'members_end', gate.t + time) end
+end
+
+-- A permit is held for `time` more.
+function Expiry.outlast_lease(time)
+  outlast(HASH, 'keys_end', gate.t + time)
+  outlast(MEMBERS, 'members_end', gate.t + time)
 end
 
 -- The server expires keys by its own clock. If gate.t is ahead of it, the TTL is longer.
-function Expiry.write(extended)
-  if not extended and not need_ttl then return end
-  local left = Numbers.text(ceil((gate.keys_end - server_time) / 1000))
-  for _, key in ipairs(keys) do
-    if extended or need_ttl[key] then redis.call('PEXPIRE', key, left) end
-  end
+local function set_ttl(key, its_end)
+  if not need_ttl[key] then return end
+  redis.call('PEXPIRE', key, Numbers.text(ceil((gate[its_end] - server_time) / 1000)))
+end
+
+function Expiry.write()
+  if not need_ttl then return end
+  set_ttl(HASH, 'keys_end')
+  set_ttl(MEMBERS, 'members_end')
 end

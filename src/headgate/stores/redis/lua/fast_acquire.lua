@@ -7,7 +7,7 @@ local SIZE = 13 -- of ARGV with one acquire
 
 local function fits(its_args)
   return #its_args == SIZE and its_args[8] == 'acquire' and its_args[10] == '1'
-    and its_args[4] == KNOWN and (its_args[6] == '0' or its_args[6] == '2')
+    and its_args[4] == KNOWN and Numbers.parse(its_args[6]) % 2 == 0
 end
 
 local function is_ready(costs, now)
@@ -35,29 +35,30 @@ end
 function FastAcquire.run(its_keys, its_args)
   if not fits(its_args) then return nil end
   begin(its_keys, its_args)
-  local received, number, asked = args[5], Numbers.parse(args[9]), args[SIZE]
+  local received, flags = args[5], Numbers.parse(args[6])
+  local number, asked = Numbers.parse(args[9]), args[SIZE]
+  CLUSTERED = flags >= 4
   local reply_field = 'r' .. SESSION
   local stored = redis.call('HMGET', HASH, 'limits', 'state', reply_field)
-  local record = stored[3]
-  local former, alive_until = ReplyCache.recall(record)
+  local former, alive_until, last = ReplyCache.recall(stored[3])
   if former then return former end
-  if received ~= '0' and not ReplyCache.was_received(record, received) then return nil end
+  if received ~= '0' and not ReplyCache.was_received(last, received) then return nil end
   if stored[1] ~= PROGRAM or not stored[2] then return nil end
   if not State.load(PROGRAM, stored[2]) then return nil end
   server_time = clock()
   local now, costs = max(server_time, gate.t), RequestId.costs_of(asked)
-  if not is_ready(costs, now) then
+  if Sessions.have_expired() or not is_ready(costs, now) then
     -- Nothing changed: the state that `State.load` took out is remembered again.
     State.remember(stored[2])
     return nil
   end
   take(costs, now, number, asked)
   alive_until = Sessions.stay_alive(alive_until)
-  local extended = Expiry.extend()
-  local reply = SESSION .. ' ' .. CALL_TEXT .. ' ok ' .. Numbers.text(now) .. ' -1 0 grant 1 0 '
-    .. Numbers.text(gate.fence - now) .. ' |'
+  Expiry.extend()
+  local verdict = 'ok ' .. Numbers.text(now) .. ' -1 0 grant 1 0 ' .. Numbers.text(gate.fence - now)
+    .. ' |'
   redis.call('HSET', HASH, 'state', State.save(), reply_field,
-    ReplyCache.pack(alive_until, CALL, args[6] == '2' and now or 0, reply))
-  Expiry.write(extended)
-  return reply
+    ReplyCache.pack(alive_until, CALL, flags % 4 == 2 and now or 0, verdict))
+  Expiry.write()
+  return ReplyCache.reply(verdict)
 end

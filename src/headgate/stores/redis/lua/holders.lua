@@ -17,6 +17,7 @@ end
 
 function Holders.write()
   if not granted then return end
+  Sessions.enlist()
   gate.held = gate.held + Membership.add_holders(granted)
   granted = nil
 end
@@ -51,7 +52,7 @@ function Holders.renew(id, its_lease, since)
   local t, lease = Membership.lease_end(id), gate.rules.lease or its_lease
   if not t or t <= gate.t then return false end
   Membership.set_lease_end(id, max(t, gate.t + lease), since)
-  Expiry.outlast(lease)
+  Expiry.outlast_lease(lease)
   return true
 end
 

@@ -9,7 +9,8 @@
 --                        no name), 4 offered (any declaration replaces them)
 --       5 received       how the last reply began that the session received, "call ok now";
 --                        0: none, or long ago
---       6 flags          1 the session has waiters, 2 this server notifies it, 3 both, 0 neither
+--       6 flags          the sum of 1: the session has waiters, 2: this server notifies it, 4: this
+--                        is a server of a Cluster
 --       7 reserve_ahead  how far ahead a moment may be granted now
 --       8... operations  verb word... (operations.lua)
 --
@@ -27,22 +28,23 @@ Main = {}
 -- The record rejects copies of this call and of earlier ones. Without one, this server never knew
 -- the session.
 local function lapse(record)
-  local lapsed = ReplyCache.reply('lapsed')
   Sessions.leave(SESSION)
-  if record then Sessions.write_record(SESSION, 0, CALL, 0, lapsed) end
+  if record then Sessions.write_record(SESSION, 0, CALL, 0, 'lapsed') end
+  Expiry.extend()
   redis.call('HSET', HASH, 'state', State.save())
-  return lapsed
+  Expiry.write()
+  return ReplyCache.reply('lapsed')
 end
 
 -- Makes the state ready for the operations, or returns a refusal.
-local function open_state(limits, state, alive_until, record, received, waits)
+local function open_state(limits, state, alive_until, record, last, received, waits)
   server_time = clock()
   local offer = not limits and state and redis.call('HGET', HASH, 'offer')
   limits = limits or offer
   if not (limits and state and State.load(limits, state)) then
     if received ~= '0' then return ReplyCache.reply('lapsed') end
     if DECLARES == ASKED or PROGRAM == '' then return ReplyCache.reply('unknown') end
-    Setup.create(PROGRAM, server_time)
+    Setup.create(PROGRAM, server_time, state)
     gate.offered = DECLARES == OFFERED
     return nil
   end
@@ -58,11 +60,12 @@ local function open_state(limits, state, alive_until, record, received, waits)
     local hold = LimitsHistory.hold_time()
     if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. limits) end
   end
+  Sessions.forget_expired()
   Repair.run()
   -- Its places may be gone: it was silent for long, or waiters were lost since its last call. A call
   -- after that gives it WAITER.
   local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
-  local lost = received ~= '0' and not ReplyCache.was_received(record, received)
+  local lost = received ~= '0' and not ReplyCache.was_received(last, received)
   if (waits and silent) or lost then return lapse(record) end
   return nil
 end
@@ -132,9 +135,9 @@ end
 
 function Main.run(its_keys, its_args)
   begin(its_keys, its_args)
-  local received, flags = args[5], args[6]
-  local waits, notified = flags == '1' or flags == '3', flags == '2' or flags == '3'
-  DECLARES, RESERVE_AHEAD = args[4], Numbers.parse(args[7])
+  local received, flags = args[5], Numbers.parse(args[6])
+  local waits, notified = flags % 2 == 1, flags % 4 >= 2
+  DECLARES, RESERVE_AHEAD, CLUSTERED = args[4], Numbers.parse(args[7]), flags >= 4
   Queue.reset()
   Holders.reset()
   Sessions.reset()
@@ -143,9 +146,9 @@ function Main.run(its_keys, its_args)
   local limits, state, record, kept, told =
     unpack(redis.call('HMGET', HASH, 'limits', 'state', reply_field, outbox_field, 'told'))
   head_notified = told
-  local former, alive_until = ReplyCache.recall(record)
+  local former, alive_until, last = ReplyCache.recall(record)
   if former then return former end
-  local refusal = open_state(limits, state, alive_until, record, received, waits)
+  local refusal = open_state(limits, state, alive_until, record, last, received, waits)
   if refusal then return refusal end
 
   Outbox.reset(kept)
@@ -162,13 +165,13 @@ function Main.run(its_keys, its_args)
   -- A session that ended itself in this call stays ended.
   alive_until = Sessions.alive_until(SESSION) and Sessions.stay_alive(alive_until) or 0
   if DECLARES == UPDATED then Expiry.outlast(DAY) end
-  local extended = Expiry.extend()
-  local reply = ReplyCache.reply('ok ') .. Numbers.text(gate.t) .. ' ' .. head .. ' ' .. answers
+  Expiry.extend()
+  local verdict = 'ok ' .. Numbers.text(gate.t) .. ' ' .. head .. ' ' .. answers
     .. (answers == '' and '|' or ' |') .. Outbox.own()
   local notified_at = notified and gate.t or 0
   redis.call('HSET', HASH, limits_field(), PROGRAM, 'state', State.save(), reply_field,
-    ReplyCache.pack(alive_until, CALL, notified_at, reply))
+    ReplyCache.pack(alive_until, CALL, notified_at, verdict))
   if kept then redis.call('HDEL', HASH, outbox_field) end
-  Expiry.write(extended)
-  return reply
+  Expiry.write()
+  return ReplyCache.reply(verdict)
 end

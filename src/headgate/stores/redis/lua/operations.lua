@@ -91,7 +91,7 @@ local function undo(session, number, id, t, asked)
   if granted then
     Gate.cancel(RequestId.costs_of(asked), t)
   else
-    Sessions.reject_call(session, Numbers.text(number))
+    Sessions.reject_call(session, number)
   end
   return granted
 end

@@ -82,6 +82,7 @@ end
 -- notification learns the pause from its next reply. 0: the pause has ended.
 function Outbox.add_pause(left)
   pause_text = ' !' .. Numbers.text(left)
+  Sessions.enlist()
   for _, session in ipairs(Membership.alive_after(gate.t, NOTIFIED)) do
     box_of(session).paused = true
   end

@@ -13,7 +13,12 @@
 --               (reply_cache.lua)                                            sessions
 --   m<session>  the outbox: grants that its next reply brings                outbox
 --
--- MEMBERS, `headgate:{name}:who`: a sorted set of waiters, holders and sessions (membership.lua).
+-- MEMBERS, `headgate:{name}:who`: a sorted set of waiters, holders and sessions (membership.lua). A
+-- name with one session and no waiters and holders has none: the record says that it is alive. In a
+-- Cluster every name has one.
+--
+-- Redis keeps a small HASH as a list while no value is longer than 64 bytes, and then a name takes
+-- half as much memory. So the texts of state and record are short.
 --
 -- `gate` is the state during a call. All moments are microseconds of the server's clock.
 --   program, rules              the declaration as text, and a rule for each limit
@@ -27,7 +32,7 @@
 --   next_expiry                 no lease ends before it; 0: there is no lease
 --   next_sweep, sweep_cursor    when the queue is searched for expired sessions; from which rank
 --   restarted_at                requests that joined the queue before this moment were lost
---   keys_end                    until when the keys live
+--   keys_end, members_end       until when HASH lives, and MEMBERS; 0: there is no MEMBERS
 --   offered                     no process has declared the limits
 --
 -- Each call tries fast_acquire.lua first, and then main.lua, which names KEYS and ARGV. A server
@@ -40,7 +45,7 @@
 
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
-local FORMAT = 5 -- of the state: other numbers need another format
+local FORMAT = 6 -- of the state and the records: other numbers need another format
 -- How long a session lives after a call. Twin: WAITER in session/recovery.py.
 local WAITER = 10000000
 -- How long the record of an expired session stays. Twin: KEEP in session/recovery.py.
@@ -56,10 +61,11 @@ local REMEMBERED = 100 -- declarations and states that stay in memory between ca
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
-local keys, args -- KEYS and ARGV of this call
+local args -- ARGV of this call
 local HASH, MEMBERS
 local PROGRAM, SESSION, CALL, CALL_TEXT -- the first words of ARGV
 local DECLARES, RESERVE_AHEAD
+local CLUSTERED -- the server is one of a Cluster. There, MEMBERS exists as long as HASH
 local gate
 local server_time -- gate.t is ahead of it after the clock has stepped back
 local need_ttl -- keys that this call may have created: they need a TTL
@@ -69,8 +75,8 @@ local Numbers, Membership, Limits, State, Gate, RequestId, ReplyCache, Expiry
 local Holders, Sessions, Outbox, Queue, Repair, LimitsHistory, Setup, Operations, Main, FastAcquire
 
 local function begin(its_keys, its_args)
-  keys, args, gate, need_ttl, members_stay = its_keys, its_args, nil, nil, false
-  HASH, MEMBERS = keys[1], keys[2]
+  args, gate, need_ttl, members_stay = its_args, nil, nil, false
+  HASH, MEMBERS = its_keys[1], its_keys[2]
   PROGRAM, SESSION, CALL_TEXT = args[1], args[2], args[3]
   CALL = tonumber(CALL_TEXT)
 end

@@ -35,6 +35,7 @@ end
 -- that were in the queue already are subtracted again.
 function Queue.write_joined(costs)
   if not joining then return end
+  Sessions.enlist()
   local known = #joining / 2 - Membership.add_waiters(joining)
   if known > 0 then Gate.leave(known, costs) end
   joining = nil
@@ -44,6 +45,7 @@ end
 function Queue.add_first(id, fence, costs)
   local list = {}
   Membership.append_waiters(list, { id }, fence - MOST)
+  Sessions.enlist()
   Gate.join(Membership.add_waiters(list), costs)
   front, at = EMPTY, 1
 end

@@ -37,6 +37,9 @@ end
 -- nothing was lost since then.
 function Repair.run()
   local count = Membership.count()
+  if gate.members_end == 0 then
+    if count == 0 then gate.sessions = 0 else gate.members_end = gate.t end
+  end
   if not gate.sessions or count ~= gate.queued + gate.held + gate.sessions then
     local queued, held = Membership.count_waiters(), Membership.count_holders()
     gate.sessions = count - queued - held

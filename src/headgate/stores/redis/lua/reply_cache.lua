@@ -1,16 +1,15 @@
--- The record of a session: until when it is alive, its last call's number and moment, the server's
--- run, and the last reply. The moment is 0 if the server does not notify the session.
+-- The record of a session, as MessagePack: until when it is alive, its last call's number, how long
+-- before the end of its life that call was (0: the server does not notify the session), the server's
+-- run, and the last reply without session and number.
 --
 -- A repeated call gets the reply from the record. A call that comes after a later one changes
 -- nothing (S3, T10).
 
 ReplyCache = {}
 
-local RECORD, REPLY = '<dddd', 33 -- the numbers, and where the reply begins behind them
-
--- One run of the library on one server, named by the moment of its first record. A session
--- subscribes on one server. After a move of its slot, a failover or a restart, another run has its
--- record, and does not notify it. 0: a script does not know its run.
+-- One run of the library on one server, named by the millisecond of its first record, in 32 bits. A
+-- session subscribes on one server. After a move of its slot, a failover or a restart, another run
+-- has its record, and does not notify it. 0: a script does not know its run.
 local RUN = 0
 
 function ReplyCache.begin_run()
@@ -21,30 +20,30 @@ function ReplyCache.reply(verdict)
   return SESSION .. ' ' .. CALL_TEXT .. ' ' .. verdict
 end
 
-function ReplyCache.pack(alive_until, number, notified_at, reply)
-  RUN = RUN or gate.t
-  return struct.pack(RECORD, alive_until, number, notified_at, RUN) .. reply
+function ReplyCache.pack(alive_until, number, notified_at, verdict)
+  RUN = RUN or floor(gate.t / 1000) % 4294967296
+  local age = notified_at > 0 and alive_until - notified_at or 0
+  return cmsgpack.pack(alive_until, number, age, RUN, verdict)
 end
 
--- Returns the numbers, and where the reply begins. A server that did not write the record does not
--- notify the session.
+-- A server that did not write the record does not notify the session.
 function ReplyCache.unpack(record)
-  local alive_until, number, notified_at, run, at = struct.unpack(RECORD, record)
-  return alive_until, number, run == RUN and notified_at or 0, at
+  local alive_until, number, age, run, verdict = cmsgpack.unpack(record)
+  return alive_until, number, age ~= 0 and run == RUN and alive_until - age or 0, verdict
 end
 
--- Returns the reply to a repeated or late call; otherwise nil, and until when the session is alive.
+-- Returns the reply to a repeated or late call. Otherwise returns nil, until when the session is
+-- alive, and the last reply from the number on.
 function ReplyCache.recall(record)
   if not record then return nil, 0 end
-  local alive_until, last, _, at = ReplyCache.unpack(record)
-  if CALL > last then return nil, alive_until end
-  return CALL == last and string.sub(record, at) or ReplyCache.reply('late')
+  local alive_until, last, _, verdict = ReplyCache.unpack(record)
+  if CALL > last then return nil, alive_until, Numbers.text(last) .. ' ' .. verdict end
+  return ReplyCache.reply(CALL == last and verdict or 'late')
 end
 
 -- Whether the session received the last reply that is kept here. Otherwise the state is an older
 -- one. Or the name was lost, and a late copy of an earlier call made it again. The session may have
 -- lost its place, and may have released permits that are held here (L5).
-function ReplyCache.was_received(record, beginning)
-  local reply = SESSION .. ' ' .. beginning .. ' '
-  return record and string.find(record, reply, REPLY, true) == REPLY
+function ReplyCache.was_received(last, beginning)
+  return last and string.sub(last, 1, #beginning + 1) == beginning .. ' '
 end

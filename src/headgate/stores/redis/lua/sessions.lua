@@ -4,6 +4,7 @@
 
 Sessions = {}
 
+local RECORD = string.byte('r')
 local alive_seen -- until when sessions are alive; false: they are not
 
 function Sessions.reset()
@@ -23,6 +24,55 @@ function Sessions.write_record(session, ...)
   redis.call('HSET', HASH, 'r' .. session, ReplyCache.pack(...))
 end
 
+local function forget(session)
+  redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
+end
+
+-- The sessions that have a record. There are few when this is called.
+local function recorded()
+  local sessions = {}
+  for _, field in ipairs(redis.call('HKEYS', HASH)) do
+    if string.byte(field) == RECORD then sessions[#sessions + 1] = string.sub(field, 2) end
+  end
+  return sessions
+end
+
+-- Makes MEMBERS, if there is none: somebody waits or holds, or there are several sessions.
+function Sessions.enlist()
+  if gate.members_end > 0 then return end
+  gate.members_end = gate.t -- Expiry.extend sets it
+  for _, session in ipairs(recorded()) do
+    Membership.keep_alive(session, (ReplyCache.unpack(record_of(session))))
+  end
+end
+
+function Sessions.have_expired()
+  return gate.members_end > 0 and gate.members_end <= server_time
+end
+
+-- MEMBERS has expired: only the records of its sessions are left, and nobody waits or holds.
+function Sessions.forget_expired()
+  if not Sessions.have_expired() then return end
+  redis.call('DEL', MEMBERS)
+  gate.members_end, gate.converted, gate.queued = 0, nil, 0
+  Gate.requeue(function() end) -- Repair.run counts the holders
+  for _, session in ipairs(recorded()) do
+    if session ~= SESSION then forget(session) end
+  end
+end
+
+-- Whether no other session has a record. Forgets long silent ones.
+local function is_alone()
+  local alone = true
+  for _, session in ipairs(recorded()) do
+    if session ~= SESSION then
+      local silent = ReplyCache.unpack(record_of(session)) <= gate.t - KEEP
+      if silent then forget(session) else alone = false end
+    end
+  end
+  return alone
+end
+
 function Sessions.alive_until(session)
   local known = alive_seen and alive_seen[session]
   if known == nil then
@@ -38,10 +88,14 @@ end
 function Sessions.stay_alive(alive_until)
   local enough = alive_until >= gate.t + 0.75 * WAITER
   if enough and alive_until >= gate.restarted_at + WAITER then return alive_until end
+  -- Without MEMBERS, a session that has a record is the only one.
+  local alone = gate.members_end == 0 and not CLUSTERED and (alive_until > 0 or is_alone())
+  if alone then return gate.t + WAITER end
+  Sessions.enlist()
   Membership.keep_alive(SESSION, gate.t + WAITER)
   for _, session in ipairs(Membership.silent_since(gate.t - KEEP, CLEANUP)) do
     Membership.remove_session(session)
-    redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
+    forget(session)
   end
   return gate.t + WAITER
 end
@@ -50,12 +104,13 @@ end
 -- it queues again as another session.
 function Sessions.leave(session)
   note(session, false)
+  Sessions.enlist()
   Membership.end_session(session, gate.t)
   redis.call('HDEL', HASH, 'm' .. session)
   local record = record_of(session)
   if not record then return end
-  local _, number, _, at = ReplyCache.unpack(record)
-  Sessions.write_record(session, 0, number, 0, string.sub(record, at))
+  local _, number, _, verdict = ReplyCache.unpack(record)
+  Sessions.write_record(session, 0, number, 0, verdict)
 end
 
 function Sessions.is_notified(session)
@@ -70,18 +125,19 @@ end
 function Sessions.suspect(session)
   local record = record_of(session)
   if not record then return nil end
-  local alive_until, number, notified_at, at = ReplyCache.unpack(record)
+  local alive_until, number, notified_at, verdict = ReplyCache.unpack(record)
   local t = notified_at + UNHEARD
   if notified_at == 0 or alive_until <= t then return nil end
   Membership.end_session(session, t)
-  Sessions.write_record(session, t, number, notified_at, string.sub(record, at))
+  Sessions.write_record(session, t, number, notified_at, verdict)
   note(session, t > gate.t and t)
   return t
 end
 
 -- The calls of a session up to this number come too late.
 local function reject_calls(session, number)
-  Sessions.write_record(session, 0, number, 0, session .. ' ' .. number .. ' late')
+  Sessions.enlist()
+  Sessions.write_record(session, 0, number, 0, 'late')
   Membership.keep_alive(session, gate.t) -- stay_alive removes its record after KEEP
 end
 
@@ -89,7 +145,7 @@ end
 -- (F25), even with a number that an older state does not know (S3).
 function Sessions.quit(session)
   Sessions.leave(session)
-  reject_calls(session, Numbers.text(MOST))
+  reject_calls(session, MOST)
 end
 
 -- A thread has given up a call that may still arrive, on a connection that was cut (F25). The
@@ -98,5 +154,5 @@ function Sessions.reject_call(session, number)
   if string.sub(session, -2) ~= '.0' then return end
   local record = record_of(session)
   local last = record and select(2, ReplyCache.unpack(record)) or 0
-  if last < tonumber(number) then reject_calls(session, number) end
+  if last < number then reject_calls(session, number) end
 end

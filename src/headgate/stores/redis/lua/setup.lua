@@ -2,14 +2,16 @@
 
 Setup = {}
 
-function Setup.create(program, now)
+-- `damaged`: there is a state that is older, or has damaged limits. Its records are as old.
+function Setup.create(program, now, damaged)
   -- Raises WRONGTYPE before any write if MEMBERS belongs to another program.
   Membership.count_waiters()
+  if damaged then redis.call('DEL', HASH) end
   gate = {
     program = program, rules = Limits.parse(program), waiting = {}, t = now, not_before = 0,
     own_pause = 0, whole_pause = 0, reserved = 0, fence = now, last_place = 0, keys_end = 0,
-    next_expiry = 0, held = 0, queued = 0, next_sweep = now, sweep_cursor = 0, restarted_at = 0,
-    sessions = 0,
+    members_end = 0, next_expiry = 0, held = 0, queued = 0, next_sweep = 0, sweep_cursor = 0,
+    restarted_at = 0, sessions = 0,
   }
   for i, rule in ipairs(gate.rules) do
     gate.waiting[i] = 0

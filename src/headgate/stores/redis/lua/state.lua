@@ -1,20 +1,15 @@
--- The state between two calls: its numbers in a row. Every call writes it, so the declaration has a
--- field of its own. The number of sessions is not in the text, only in `known`.
+-- The state between two calls: its numbers in a row, as MessagePack. Every call writes it, so the
+-- declaration has a field of its own. The number of sessions is not in the text, only in `known`.
+--
+-- MessagePack writes small numbers in a byte and moments in nine. So moments that are mostly near
+-- `t` are written as their distance from it.
 
 State = {}
 
-local HEAD = '<Bdddddddddddd'
+local HEAD = 14 -- how many numbers come before those of the rules
 
-local layouts = {} -- by the count of numbers
-
-local function layout(count)
-  if not layouts[count] then layouts[count] = '<B' .. string.rep('d', count) end
-  return layouts[count]
-end
-
-local function pack(...)
-  local count = select('#', ...)
-  return struct.pack(layout(count), count, ...)
+local function pack_rule(...)
+  return cmsgpack.pack(select('#', ...), ...)
 end
 
 -- The last states by their texts. Mostly the next call reads one of them.
@@ -25,16 +20,23 @@ function State.remember(text)
   known[text], states = gate, states + 1
 end
 
+local function write_log(field, rule)
+  if rule.log == '' then
+    redis.call('HDEL', HASH, field)
+  else
+    redis.call('HSET', HASH, field, rule.log)
+  end
+  rule.changed = false
+end
+
 function State.save()
-  local text = struct.pack(HEAD, FORMAT, gate.t, gate.not_before, gate.reserved, gate.fence,
-    gate.last_place, gate.keys_end, gate.next_expiry, gate.held, gate.queued, gate.next_sweep,
-    gate.sweep_cursor, gate.restarted_at)
+  local t = gate.t
+  local text = cmsgpack.pack(FORMAT, t, gate.not_before - t, gate.reserved - t, gate.fence - t,
+    gate.last_place, gate.keys_end - t, gate.members_end, gate.next_expiry, gate.held, gate.queued,
+    gate.next_sweep, gate.sweep_cursor, gate.restarted_at)
   for i, rule in ipairs(gate.rules) do
-    text = text .. pack(gate.waiting[i], rule:numbers()) .. (rule.tail or '')
-    if rule.changed then
-      redis.call('HSET', HASH, 'log' .. i, rule.log)
-      rule.changed = false
-    end
+    text = text .. pack_rule(gate.waiting[i], rule:numbers(t))
+    if rule.changed then write_log('log' .. i, rule) end
   end
   State.remember(text)
   return text
@@ -59,21 +61,20 @@ function State.load(program, text)
     'headgate: a newer version of headgate keeps the state of this name: update this one, too')
   if format < FORMAT or not Limits.are_sound(program) then return false end
   gate = { program = program, rules = Limits.parse(program), waiting = {} }
-  local _, at
-  _, gate.t, gate.not_before, gate.reserved, gate.fence, gate.last_place, gate.keys_end,
-    gate.next_expiry, gate.held, gate.queued, gate.next_sweep, gate.sweep_cursor,
-    gate.restarted_at, at = struct.unpack(HEAD, text)
+  local numbers = { cmsgpack.unpack(text) }
+  local t = numbers[2]
+  gate.t, gate.not_before, gate.reserved = t, t + numbers[3], t + numbers[4]
+  gate.fence, gate.last_place, gate.keys_end = t + numbers[5], numbers[6], t + numbers[7]
+  gate.members_end, gate.next_expiry, gate.held, gate.queued, gate.next_sweep, gate.sweep_cursor,
+    gate.restarted_at = unpack(numbers, 8, HEAD)
   gate.own_pause, gate.whole_pause = gate.not_before, 0
+  local at = HEAD + 1
   for i, rule in ipairs(gate.rules) do
-    local numbers = { struct.unpack(layout(string.byte(text, at)), text, at) }
-    at = table.remove(numbers) -- where the next rule begins
-    gate.waiting[i] = numbers[2]
-    rule:restore(unpack(numbers, 3))
-    if rule.kind == 'window' then
-      local size = numbers[#numbers]
-      rule.tail, at = string.sub(text, at, at + size - 1), at + size
-      rule.log = redis.call('HGET', HASH, 'log' .. i) or ''
-    end
+    local last = at + numbers[at]
+    gate.waiting[i] = numbers[at + 1]
+    rule:restore(t, unpack(numbers, at + 2, last))
+    if rule.kind == 'window' then rule.log = redis.call('HGET', HASH, 'log' .. i) or '' end
+    at = last + 1
   end
   return true
 end

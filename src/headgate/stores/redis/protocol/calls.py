@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
 # Microseconds. The script reserves no moment further ahead.
 RESERVE_AHEAD = 50_000
-# The words of a call from `how` to the verb, for one acquire of a session without waiters.
-AT_ONCE = str(KNOWN), "0", "0", str(RESERVE_AHEAD), "acquire"
-# The flags of a call: its session has waiters, and its server notifies the session. They stand so
-# many words behind the keys.
-WAITS, NOTIFIED, FLAGS = 1, 2, 6
+# The flags of a call: its session has waiters, its server notifies the session, and that server is
+# one of a Cluster. They stand so many words behind the keys.
+WAITS, NOTIFIED, CLUSTERED, FLAGS = 1, 2, 4, 6
 
 
 class Acquire(Protocol):
@@ -49,7 +47,7 @@ class Command(NamedTuple):
     def unnotified(self) -> Command:
         """The same call to another server, which does not notify its session."""
         at = len(self.keys) + FLAGS
-        flags = str(int(self.words[at]) & WAITS)
+        flags = str(int(self.words[at]) & ~NOTIFIED)
         return self._replace(words=(*self.words[:at], flags, *self.words[at + 1 :]))
 
 
@@ -79,12 +77,12 @@ def write_call(
 
 
 def words_at_once(
-    keys: tuple[str, ...], program: str, session_id: str, number: str, asked: str
+    keys: tuple[str, ...], program: str, session_id: str, number: str, flags: int, asked: str
 ) -> tuple[str, ...]:
     """For the hot path: the words of a call with one acquire. Both have the same `number`."""
     return (
-        *(str(len(keys)), *keys, program, session_id, number, *AT_ONCE),
-        *(number, "1", "-1", "-1", asked),
+        *(str(len(keys)), *keys, program, session_id, number, str(KNOWN), "0", str(flags)),
+        *(str(RESERVE_AHEAD), "acquire", number, "1", "-1", "-1", asked),
     )
 
 

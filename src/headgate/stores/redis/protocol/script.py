@@ -29,8 +29,8 @@ FAST = (
     "request_id",
     "reply_cache",
     "expiry",
-    "holders",
     "sessions",
+    "holders",
     "fast_acquire",
 )
 REST = (

@@ -19,6 +19,7 @@ from headgate.errors import StoreError
 from headgate.forks import fork_error
 from headgate.permit import Permit
 from headgate.request import Try
+from headgate.stores.redis.protocol.calls import CLUSTERED, NOTIFIED
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import SCHEDULED
@@ -210,9 +211,10 @@ class LoopSession:
                 return None
             # A signal handler or a finalizer may call `run` in the middle of this. Until the call
             # is complete, the client gets no second one.
-            return self.machine.next_call.make(
-                self.client.subscriptions.notifies(self), monotonic()
-            )
+            client = self.client
+            flags = NOTIFIED * client.subscriptions.notifies(self)
+            flags += CLUSTERED * client.topology.several
+            return self.machine.next_call.make(flags, monotonic())
         finally:
             self._client_knows = False
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from headgate.stores.redis.protocol.calls import NOTIFIED, WAITS, write_call
+from headgate.stores.redis.protocol.calls import WAITS, write_call
 from headgate.stores.redis.protocol.operations import KNOWN, Amend, Leave, PauseWhole, new_caller
 from headgate.stores.redis.session.traffic import IN_FLIGHT, MOST, Sent
 
@@ -79,31 +79,31 @@ class NextCall:
 
     # Its words ------------------------------------------------------------------------------------
 
-    def make(self, notified: bool, now: float) -> Command:
+    def make(self, flags: int, now: float) -> Command:
         """The next call, or the same call again if it was not answered.
 
-        `notified`: this session receives notifications. The garbage collector may drop permits in
-        the middle of this. Nothing else must be sent until the call is complete.
+        `flags`: those of the server. The garbage collector may drop permits in the middle of this.
+        Nothing else must be sent until the call is complete.
         """
         traffic = self._traffic
-        traffic.sent = sent = traffic.sent or self._make_new(notified, now)
+        traffic.sent = sent = traffic.sent or self._make_new(flags, now)
         traffic.state = IN_FLIGHT
         self.one_request = len(sent.acquires) + len(sent.operations) == 1
         if sent.operations:
             self._one_operation = len(sent.operations) == 1
         return sent.command
 
-    def _make_new(self, notified: bool, now: float) -> Sent:
+    def _make_new(self, flags: int, now: float) -> Sent:
         traffic = self._traffic
         if traffic.leaving:
-            return self._compose([], [Leave(self._numbering.session_id)], notified, now)
+            return self._compose([], [Leave(self._numbering.session_id)], flags, now)
         acquires, traffic.acquires = traffic.acquires, []
         operations, traffic.operations = traffic.operations, []
         try:
             wanted = [pending for pending in acquires if not pending.future.done()]
             acquires, traffic.acquires[:0] = wanted[:MOST], wanted[MOST:]
             operations, traffic.operations[:0] = operations[:MOST], operations[MOST:]
-            return self._compose(acquires, operations, notified, now)
+            return self._compose(acquires, operations, flags, now)
         except BaseException:  # perhaps of a signal handler
             traffic.put_back(acquires, operations)
             raise
@@ -112,7 +112,7 @@ class NextCall:
         self,
         acquires: list[PendingAcquire],
         operations: list[Operation],
-        notified: bool,
+        flags: int,
         now: float,
     ) -> Sent:
         numbering, waiting = self._numbering, self._traffic.waiting
@@ -129,7 +129,7 @@ class NextCall:
             numbering.session_id,
             numbering.call,
             received,
-            WAITS * waits + NOTIFIED * notified,
+            WAITS * waits + flags,
             operations,
             acquires,
             for_others=bool(operations) and not uncontended,

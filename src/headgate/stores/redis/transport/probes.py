@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "hget": ("HGET", KEY, "-"),
     "hmget": ("HMGET", KEY, "-"),
     "hset": ("HSET", KEY, "a field", "its value", "a field without a value"),
+    "hkeys": ("HKEYS", KEY),
     "hdel": ("HDEL", KEY, "-"),
     "zadd": ("ZADD", KEY, "XX", "0", "-"),
     "zrem": ("ZREM", KEY, "-"),
