@@ -14,13 +14,14 @@ class Change:
 
     @property
     def call(self) -> str:
-        """The method of a limiter that makes it, as messages name it."""
+        """The limiter's method that makes this change, as messages name it."""
         return f"{type(self).__name__.lower()}()"
 
 
 class Update(Change):
-    """`former`: this limiter's own limits, if it has not declared them yet. The update overrules
-    them. `reason`: "update", or "adopted": a service's answer stated the limits.
+    """`former`: the limits that this limiter would have declared, if it has not declared any yet.
+    The update overrules a later declaration of them, too. `reason`: "update", or "adopted": a
+    service's answer stated the limits.
     """
 
     __slots__ = ("declared", "former", "reason")
@@ -35,7 +36,7 @@ class Update(Change):
 
 class Pause(Change):
     """`time`: in microseconds. `reason`: "caller", or "server": a service's answer asked for it.
-    `whole`: of a key: the whole limiter with all its keys.
+    `whole`: if the queue is that of a key, pause the whole limiter with all its keys instead.
     """
 
     __slots__ = ("reason", "time", "whole")
@@ -55,8 +56,8 @@ class Reset(Change):
 
 
 class Drain(Change):
-    """`limit`: only limits with this capacity; 0: any. `since`: the moment of `left`, by the
-    store's clock; 0: now.
+    """At `since`, by the store's clock, `left` of the budget were left; `since` 0: now. `limit`:
+    change only limits of `unit` with this capacity; 0: all limits of `unit`.
     """
 
     __slots__ = ("left", "limit", "since", "unit")

@@ -1,5 +1,4 @@
-"""The classic primitives: code that was written for self-limiters runs after a change of the
-import.
+"""The classes of self-limiters: code that was written for them runs after a change of the import.
 
 They use the same queues as `Limiter`. Each kind has names of its own, so a semaphore and a bucket
 of one name share nothing.
@@ -39,6 +38,7 @@ class Classic(Entrance):
     _terms: SemaphoreTerms | BucketTerms
 
     def _check_name(self, name: str, pool_size: int | None) -> None:
+        """Check both, and keep the name."""
         if pool_size is not None:
             positive_int(self._kind, "connection_pool_size", pool_size)
         self._name = check_name(name, self._kind)
@@ -74,6 +74,7 @@ class Classic(Entrance):
         return self._terms.max_sleep
 
     def _reduced(self, base: type[Classic], *numbers: Any, **options: Any) -> tuple[Any, ...]:
+        """The result of `__reduce__`. `numbers`, `options`: arguments of `base` after the name."""
         check_portable(f"{self._kind}({self._name!r})", self._where)
         kind, options["store"] = made_from(self), self._where
         return remade, (kind, base, (self._name, *numbers), options), attributes(self, kind, base)
@@ -203,8 +204,9 @@ class RateLimiter:
     limiter.throttle(): ...`
 
     A call takes one of `concurrency_limit` permits and one token of a bucket of `rate_limit` a
-    second, or neither. Both are safe against exceptions and cancellation. Each instance has a state
-    of its own. Its bucket starts full: in the first second up to twice `rate_limit` calls can pass.
+    second, or neither. A call that fails or is cancelled gives its permit back. A call that is
+    cancelled while it waits has taken neither. Each instance has a state of its own. Its bucket
+    starts full: in the first second up to twice `rate_limit` calls can pass.
     """
 
     __slots__ = ("_entrance", "concurrency_limit", "rate_limit")
@@ -263,13 +265,13 @@ def remembered(check: Check) -> Check:
     """Cache `check` for the same numbers of the same types."""
     known = lru_cache(maxsize=1024, typed=True)(check)
 
-    def look(*numbers: Any) -> Any:
+    def look_up(*numbers: Any) -> Any:
         try:
             return known(*numbers)
         except TypeError:  # an unhashable argument, for which `check` raises
             return check(*numbers)
 
-    return cast(Check, look)
+    return cast(Check, look_up)
 
 
 @remembered
@@ -278,7 +280,7 @@ def check_semaphore(
 ) -> SemaphoreTerms:
     capacity = positive_int("Semaphore", "capacity", capacity)
     lease = DEFAULT_LEASE if expiry is None else seconds("Semaphore", "expiry", expiry)
-    longest = check_max_sleep(max_sleep, "Semaphore")
+    longest = check_max_sleep(max_sleep, "Semaphore")  # 0: as long as it takes, as None
     position = check_count(max_position, "Semaphore", "max_position")
     declared = declaration([Concurrency(capacity, lease)])
     # The last waiter may have `position` others before it.
@@ -295,7 +297,7 @@ def check_bucket(
     initial = filling("TokenBucket", "initial_tokens", initial, capacity)
     amount = positive_int("TokenBucket", "refill_amount", amount)
     per = seconds("TokenBucket", "refill_frequency", per)
-    longest = check_max_sleep(max_sleep, "TokenBucket")
+    longest = check_max_sleep(max_sleep, "TokenBucket")  # 0: as long as it takes, as None
     declared = declaration([Rate(amount, per, capacity, initial, steps=True)])
     request = Request({}, sleep_of(longest or None, "TokenBucket"))
     return BucketTerms(capacity, per, amount, longest, initial, declared, request)

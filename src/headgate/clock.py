@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Event(Protocol):
-    """Another thread sets it; the wait consumes it."""
+    """Another thread sets it, and `wait` clears it again."""
 
     def set(self) -> None: ...
     def wait(self, timeout: float | None = None) -> bool: ...
@@ -58,4 +58,4 @@ class SystemClock(Clock):
 
 
 # Makes the clock of a new store. headgate.testing replaces it.
-made: Callable[[], Clock] = SystemClock
+make_clock: Callable[[], Clock] = SystemClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from headgate.closing import closed
+from headgate.closing import closed_error
 from headgate.interfaces import Queue
 
 
@@ -20,12 +20,12 @@ class Closed:
     enter_task = enter
 
     async def enter_waiting(self, request: object) -> NoReturn:
-        raise closed(self.name)
+        raise closed_error(self.name)
 
     acquire = atake = enter_waiting
 
     def enter_sync(self, request: object) -> NoReturn:
-        raise closed(self.name)
+        raise closed_error(self.name)
 
     acquire_sync = take = enter_sync
 

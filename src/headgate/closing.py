@@ -23,7 +23,7 @@ from headgate.keys import title
 from headgate.stores.memory.lock import has_lock
 from headgate.threads import snapshot
 
-LONGEST = 0.05  # the longest pause between two checks for waiting acquires, in seconds
+LONGEST = 0.05  # the longest time between two checks for waiting acquires, in seconds
 CLEANUP_FROM = 64  # with more references to limiters, a Closing looks for dead ones
 
 
@@ -62,9 +62,9 @@ class Closing:
         self.name = name
         self.closed = False
         self.waiting: set[Entry] = set()
-        # `begin(entry)` lists an acquire, and `end(entry)` takes an ended one off the list. Both
-        # are C functions: where `end` is the first call of a `finally`, no signal handler runs
-        # before it. Once waiters are refused, `begin` raises LimiterClosedError.
+        # `begin(entry)` lists an acquire, and `end(entry)` takes an ended one off the list. Once
+        # waiters are refused, `begin` raises LimiterClosedError. Both are C functions. So if `end`
+        # is the first call of a `finally`, no signal handler can run before it.
         self.begin: Callable[[Entry], None] = self.waiting.add
         self.end = self.waiting.discard
         self._refuses = False
@@ -89,24 +89,24 @@ class Closing:
     def close(self, refuse_waiters: bool) -> None:
         """Refuse new acquires, and block this thread until no acquire waits."""
         self._check_thread()
-        self._begin(refuse_waiters)
-        for pause in pauses():
+        self._begin_close(refuse_waiters)
+        for interval in check_intervals():
             if not self._waits():
                 break
             if has_lock():  # this code interrupted a call that holds the lock of the acquires
                 raise self._interrupting()
-            time.sleep(pause)
-        # `_end` in declaring.py compares, and then assigns. In another thread, it may have replaced
-        # the `Closed` queue after the first `_shut`.
+            time.sleep(interval)
+        # Shut again: `Undeclared._end` in another thread may have replaced the `Closed` queue. It
+        # compares and then assigns, and the first `_shut` may have come between the two.
         self._shut()
 
     async def aclose(self, refuse_waiters: bool) -> None:
         """`close` for coroutines."""
-        self._begin(refuse_waiters)
-        for pause in pauses():
+        self._begin_close(refuse_waiters)
+        for interval in check_intervals():
             if not self._waits():
                 break
-            await asyncio.sleep(pause)
+            await asyncio.sleep(interval)
         self._shut()  # as in `close`
 
     def _check_thread(self) -> None:
@@ -143,17 +143,17 @@ class Closing:
             stack = stack.f_back
         return False
 
-    def _begin(self, refuse_waiters: bool) -> None:
+    def _begin_close(self, refuse_waiters: bool) -> None:
         self.closed = True
         self._refuses = self._refuses or refuse_waiters
         self._shut()
         if self._refuses:
             self.begin = self._refuse
             for entry in list(self.waiting):
-                refuse(entry(), closed(self.name))
+                refuse(entry(), closed_error(self.name))
 
     def _refuse(self, entry: Entry) -> NoReturn:
-        raise closed(self.name)
+        raise closed_error(self.name)
 
     def _shut(self) -> None:
         for owner in self.owners():
@@ -186,19 +186,19 @@ class Closing:
         self.waiting.clear()
 
 
-def closed(name: str) -> LimiterClosedError:
+def closed_error(name: str) -> LimiterClosedError:
     return LimiterClosedError(
         f"{title(name)[:1].upper()}{title(name)[1:]} was closed in this process, and its acquires "
         "are refused: acquire before close(), or make another Limiter of this name."
     )
 
 
-def pauses() -> Iterator[float]:
-    """Seconds between looks: short at first, and each twice the one before."""
-    pause = 0.001
+def check_intervals() -> Iterator[float]:
+    """Seconds between two checks: short at first, and each twice the one before."""
+    interval = 0.001
     while True:
-        yield pause
-        pause = min(2 * pause, LONGEST)
+        yield interval
+        interval = min(2 * interval, LONGEST)
 
 
 def future_of(waiter: Any) -> asyncio.Future[Any] | None:
@@ -225,7 +225,7 @@ def end_task_waits(thread: int) -> None:
 
 
 def _end_wait_in(thread: int, waiter: Any) -> None:
-    if threading.get_ident() == thread:  # known only inside the loop
+    if threading.get_ident() == thread:  # only code inside a loop can find its thread
         refuse(waiter, exit_error())
 
 

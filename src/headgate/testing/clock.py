@@ -103,11 +103,11 @@ class ManualClock(Clock):
             return runner.run(story)
 
     def __enter__(self) -> ManualClock:
-        if clocks.made is not SystemClock:
+        if clocks.make_clock is not SystemClock:
             raise RuntimeError(
                 "Another ManualClock is in use already: leave its block first, or use that clock."
             )
-        clocks.made = lambda: self
+        clocks.make_clock = lambda: self
         for store in [store for store in STORES if isinstance(store.clock, SystemClock)]:
             self._former.update({queue: queue.declared for queue in store.queues()})
             self._limits.update({limiter: limiter.limits for limiter in limiters_in(store)})
@@ -115,7 +115,7 @@ class ManualClock(Clock):
         return self
 
     def __exit__(self, *outcome: object) -> None:
-        clocks.made = SystemClock
+        clocks.make_clock = SystemClock
         self._timers.clear()
         for store in [store for store in STORES if store.clock is self]:
             _restart(store, SystemClock(), self._former, self._limits)

@@ -42,7 +42,7 @@ class MemoryStore:
     """The store never forgets a queue with holders, waiters or counts."""
 
     def __init__(self, clock: clocks.Clock | None = None, is_share: bool = False) -> None:
-        self.clock = clock or clocks.made()
+        self.clock = clock or clocks.make_clock()
         self.is_share = is_share  # of the limits of another store, which is away
         self.lock = Lock("store", lambda: None)
         self._queues: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
