@@ -1,7 +1,7 @@
 """The errors of headgate's own that a program may catch.
 
-"Not now", "never", "too late" and "unknown" are different types, because a caller handles them
-differently:
+"Not now", "never", "too late" and "outcome unknown" are different types, because a caller handles
+them differently:
 
     HeadgateError
     +-- MaxSleepExceededError       not now: the wait would exceed max_sleep; has retry_after
@@ -10,7 +10,8 @@ differently:
     +-- UnknownLimiterError         no process has declared limits for an attached limiter
     +-- LimiterClosedError          closed: this limiter was closed in this process
     +-- LeaseLostError              too late: the lease of a block was lost before the block ended
-    +-- StoreError                  unknown: the store was not asked, or refused (alias RedisError)
+    +-- StoreError                  outcome unknown: the store gave no answer that makes sense, or
+                                    refused the call (alias RedisError)
 
 A bad argument is a ValueError or TypeError. A call in the wrong place is a RuntimeError, for
 example `close()` in an event loop. All errors can be pickled and copied.
@@ -50,7 +51,7 @@ class QueueFullError(MaxSleepExceededError):
 
     `position`: the number of live waiters before this one. `retry_after`: seconds until its turn
     behind them; None when only a release can say. Way out: try again after `retry_after` seconds,
-    drop the call, or allow a longer queue. Code written for self_limiters has one handler for "the
+    drop the call, or allow a longer queue. Code written for self-limiters has one handler for "the
     wait is too long", so this is a kind of MaxSleepExceededError.
     """
 
@@ -94,8 +95,8 @@ class LeaseLostError(HeadgateError):
 
 
 class StoreError(HeadgateError):
-    """Unknown: the store could not be asked in time, refused the call, or gave an answer that makes
-    no sense.
+    """Outcome unknown: the store could not be asked in time, refused the call, or gave an answer
+    that makes no sense.
 
     The server may have run the request. headgate does not charge it twice. It gives back a
     permit whose reply was lost, on reconnect or when its lease ends. Way out: check that the server
@@ -122,4 +123,4 @@ class StoreError(HeadgateError):
         return str(self.args[0])
 
 
-RedisError = StoreError  # its name in self_limiters
+RedisError = StoreError  # its name in self-limiters

@@ -1,14 +1,11 @@
 """Calls that wait while their process is forked, or while it ends.
 
-A waiting thread can fork in a signal handler or an `on_wait`. In the child its call ends with an
-error.
-
-The parent goes on with such a call and gets its answer. The child has neither the thread that would
-answer nor a place in the queue. So the call ends there, and takes nothing back that belongs to the
-parent.
+A waiting thread can fork in a signal handler or an `on_wait`. The parent goes on with its call and
+gets the answer. The child has neither the thread that would answer nor a place in the queue. So
+there the call ends with an error, and cancels or gives back nothing of the parent's.
 
 A logging handler may wait for hours for its turn, and the end of the process would wait for the
-lock of that handler. So its call ends with an error then.
+lock of that handler. So the call of a handler ends with an error when the process ends.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A hook is the user's code: it may take its time, raise or call a limiter. No caller waits for it. So
 `emit` queues the event, and the thread of log_writer.py calls the hooks.
 
-Code that emits imports the type of its event only if there are hooks: `import headgate` would wait
-for all of them.
+Code that emits imports the type of its event only if there are hooks. Otherwise `import headgate`
+would have to import all types.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Replaced as a whole, so a thread that reads it needs no lock.
 _hooks: tuple[Hook, ...] = ()
-# Called when there is a hook more, or one less.
+# Called after a hook was added or removed.
 ON_CHANGE: list[Callable[[], None]] = []
 
 
