@@ -42,9 +42,9 @@ class Entrance:
         self._queue = queue if own is None else cast("Queue", Undeclared(self, queue, own))
         self._default = default
         kind = type(self)
-        # In memory an interrupt leaks no more than with threading.Semaphore, and the blocks would
-        # cost time. So memory queues have none. Nor has a subclass with its own `__enter__` or
-        # `__exit__`: a block would bypass it.
+        # In memory an interrupt leaks no more than with threading.Semaphore, and a Block would cost
+        # time. So memory queues have no Block. A subclass with its own `__enter__` or `__exit__`
+        # has none either: a Block would bypass it.
         if not isinstance(queue, (KeyQueue, MemoryQueue)) and (kind.__enter__, kind.__exit__) == (
             Entrance.__enter__,
             Entrance.__exit__,
@@ -96,11 +96,11 @@ class Entrance:
 
 
 class ThreadBlocks(local):
-    """The blocks of the thread that asks."""
+    """The blocks of the current thread."""
 
     def __init__(self) -> None:
         self.enter: ref[Enter] | None = None  # the `__enter__` that was loaded last
-        self.entered: set[ref[Block]] = set()  # the references remove themselves
+        self.entered: set[ref[Block]] = set()  # a reference leaves when its Block is dropped
 
 
 BLOCKS = ThreadBlocks()
@@ -110,12 +110,12 @@ NUMBERS = count()  # of blocks, in the order in which they begin
 class Block:
     """One block, from the moment at which its `__exit__` is loaded."""
 
-    __slots__ = ("__weakref__", "_entered", "_leave", "_ref", "entrance", "number", "permit")
+    __slots__ = ("__weakref__", "_entered", "_plain_exit", "_ref", "entrance", "number", "permit")
 
-    def __init__(self, entrance: Entrance | None, leave: Callable[..., None]) -> None:
-        self.entrance = entrance  # None: known when it is entered
+    def __init__(self, entrance: Entrance | None, plain_exit: Callable[..., None]) -> None:
+        self.entrance = entrance  # None: known when it is entered, see ClassBlock
         self.permit: Permit | None = None  # while it is entered
-        self._leave = leave
+        self._plain_exit = plain_exit
         self.number = -1
         # Where this block is registered while it is entered: the set of its thread, and the
         # reference there.
@@ -142,12 +142,12 @@ class Block:
         If it is not open, end the block of `entrance` that this thread began last.
         """
         block = self if self.is_of(entrance) else last_block_of(entrance)
-        if block is None:  # entered without a block: call the plain `__exit__`
-            self._leave(entrance, *outcome)
+        if block is None:  # entered without a Block
+            self._plain_exit(entrance, *outcome)
             return
         permit, block.permit = block.permit, None
         block._entered.discard(block._ref)
-        # A permit that holds nothing and is not watched needs no end.
+        # A permit that holds nothing and is not watched needs no release.
         if permit is not None and (permit.held or permit.watch is not None):
             permit.__exit__(*outcome)
 
@@ -186,19 +186,19 @@ class Enter:
     to it. (Python 3.14 loads them the other way round. There a block does not hold its permit.)
     """
 
-    __slots__ = ("__weakref__", "_enter", "block", "entrance")
+    __slots__ = ("__weakref__", "_plain_enter", "block", "entrance")
 
-    def __init__(self, entrance: Entrance | None, enter: Callable[..., None]) -> None:
+    def __init__(self, entrance: Entrance | None, plain_enter: Callable[..., None]) -> None:
         self.entrance = entrance
         self.block: ref[Block] | None = None  # the `__exit__` that was loaded next
-        self._enter = enter
+        self._plain_enter = plain_enter
 
     def __call__(self, *called_with: Entrance) -> None:
         entrance = called_with[0] if self.entrance is None else self.entrance
         block = None if self.block is None else self.block()
         self.block = BLOCKS.enter = None
         if block is None:
-            self._enter(entrance)
+            self._plain_enter(entrance)
         else:
             block.enter(entrance)
 
@@ -206,11 +206,11 @@ class Enter:
 class EnterLookup:
     """A descriptor: each lookup of `__enter__` returns a new `Enter`."""
 
-    def __init__(self, enter: Callable[..., None]) -> None:
-        self._enter = enter
+    def __init__(self, plain_enter: Callable[..., None]) -> None:
+        self._plain_enter = plain_enter
 
     def __get__(self, entrance: Entrance | None, kind: object = None) -> Enter:
-        enter = Enter(entrance, self._enter)
+        enter = Enter(entrance, self._plain_enter)
         BLOCKS.enter = ref(enter)
         return enter
 
@@ -218,11 +218,11 @@ class EnterLookup:
 class ExitLookup:
     """A descriptor: each lookup of `__exit__` returns a new `Block`."""
 
-    def __init__(self, leave: Callable[..., None]) -> None:
-        self._leave = leave
+    def __init__(self, plain_exit: Callable[..., None]) -> None:
+        self._plain_exit = plain_exit
 
     def __get__(self, entrance: Entrance | None, kind: object = None) -> Block:
-        block = (ClassBlock if entrance is None else Block)(entrance, self._leave)
+        block = (ClassBlock if entrance is None else Block)(entrance, self._plain_exit)
         loaded = BLOCKS.enter
         enter = None if loaded is None else loaded()
         if enter is not None and enter.entrance is entrance:
@@ -246,7 +246,7 @@ class HiddenBase:
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @cache
