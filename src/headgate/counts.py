@@ -1,7 +1,7 @@
-"""The counts of acquires, by the name of the limiter: plain integers, which the path only adds to.
+"""The counts of acquires, by the name of the limiter: plain integers, to which acquires only add.
 
-`headgate.telemetry` reads them. A thread may switch only at a call. So an addition that makes no
-call between its reading and its writing needs no lock.
+`headgate.telemetry` reads them. A thread may switch only at a call. So an addition needs no lock if
+it makes no call between the read and the write of its integer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OTHER = "other"
 
 
 class Histogram:
-    """How often, and for how many seconds in all. `counts` has one more bucket than `bounds`."""
+    """How many times were added, and their sum. `counts` has one more bucket than `bounds`."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -74,7 +74,7 @@ class Costs:
         self.units: set[str] = set()
         # For each unit that acquires named: the sum of the costs, and the number of acquires.
         self.named: dict[str, list[int]] = {}
-        # Settlements charge beyond the costs, and give back.
+        # The amounts that settlements charged beyond the costs, and those that they gave back.
         self.charged: dict[str, int] = {}
         self.returned: dict[str, int] = {}
 
@@ -101,7 +101,8 @@ class Counts:
         self.is_share = is_share  # of grants by a share of the limits: see `outcomes`
         self.passed = self.unlimited = 0
         self.refused = dict.fromkeys(REFUSED, 0)
-        # Fast paths count for themselves. Each function takes such a count, to add it to `passed`.
+        # A fast path has a count of its own. Each of these functions returns one and sets it to 0,
+        # so that `passed` can include it.
         self.sources: set[Callable[[], int]] = set()
         self.lost = 0  # leases
         self.costs = Costs()
@@ -123,7 +124,7 @@ class Counts:
         """The acquires that have ended, by outcome.
 
         "unlimited" and "local": the store could not be asked, and the acquire went on as its
-        `on_store_error` says. `Place.is_share` has those that are "local".
+        `on_store_error` says. "local" is 0 here: other counts, which are of a share, have those.
         """
         granted = {"passed": self.passed, "waited": self.waited}
         return {**granted, **self.refused, "unlimited": self.unlimited, "local": 0}
@@ -140,7 +141,7 @@ class Counts:
             taken = source()
             self.passed += taken
 
-    def wait(self, outcome: str, seconds: float) -> None:
+    def add_wait(self, outcome: str, seconds: float) -> None:
         found = self.waits.get(outcome) or self.waits.setdefault(outcome, Histogram(WAITS))
         found.add(seconds)
 
@@ -149,12 +150,15 @@ def remember_units(queue: str, units: Iterable[str]) -> None:
     counts_of(queue).costs.units.update(units)
 
 
-# From a name and a key. None: the key has no counts of its own.
+# Returns the label of a name and a key. None: the key has no counts of its own.
 Label = Callable[[str, str], str | None]
 
 
 class Place(NamedTuple):
-    """The name, the label of a key ("": it has none), and whether a share of the limits counts."""
+    """The owner of counts: a name, and the label of a key ("": it has none).
+
+    `is_share`: they count the grants by a share of the limits.
+    """
 
     name: str
     label: str
@@ -168,7 +172,8 @@ _label: Label | None = None
 
 def counts_of(queue: str, is_share: bool = False) -> Counts:
     """The counts of a queue, by its encoded name. Keys without a label share those of the name."""
-    # Without labels there are few counts for all keys, so the cache has them.
+    # Without labels, all keys share the counts of the name. Then the name alone is looked up, so
+    # many keys do not fill the cache.
     return labelled_counts(queue if _label else queue.partition(":")[0], is_share)
 
 
@@ -207,10 +212,10 @@ _timed = False  # new limiters time their permits
 
 
 class Telemetry:
-    """While it is `on`, calls to servers, and the fast path of memory queues, count, too.
+    """While it is `on`, calls to servers and the fast path of memory queues are counted, too.
 
-    The memory queues that exist must `recount` when it changes: elsewhere each acquire looks for
-    its counts by name.
+    When it changes, the memory queues that exist must `recount`. Other queues find their counts by
+    name at each acquire.
     """
 
     on = False
@@ -220,7 +225,7 @@ TELEMETRY = Telemetry()
 
 
 def counts_blocks() -> bool:
-    """Whether the fast path of blocks counts."""
+    """Whether acquires on the fast path of blocks are counted."""
     return TELEMETRY.on or has_hooks()
 
 
@@ -253,7 +258,7 @@ def note_grant(counts: Counts, queue: str, request: Costly, waited: float | None
     if waited is None:
         counts.passed += 1
     else:
-        counts.wait("local" if counts.is_share else "waited", waited)
+        counts.add_wait("local" if counts.is_share else "waited", waited)
         if has_hooks():
             from headgate.events import Granted
 
@@ -269,7 +274,7 @@ def note_refusal(counts: Counts, queue: str, reason: str, waited: float | None =
     """
     counts.refused[reason] += 1
     if waited is not None:
-        counts.wait(reason, waited)
+        counts.add_wait(reason, waited)
     if has_hooks():
         from headgate.events import Refused
 
@@ -310,9 +315,9 @@ class Server(Protocol):
     def place(self) -> str: ...
 
 
-def note_call(store: object, server: Server, lost: object, seconds: float) -> None:
-    """Time a call to a server. `lost`: its exception, or its reply."""
-    error = type(lost).__name__ if isinstance(lost, BaseException) else ""
+def note_call(store: object, server: Server, outcome: object, seconds: float) -> None:
+    """Time a call to a server. `outcome`: its exception, or its reply."""
+    error = type(outcome).__name__ if isinstance(outcome, BaseException) else ""
     where = f"{store}", server.place, error
     (STORE_CALLS.get(where) or STORE_CALLS.setdefault(where, Histogram(CALLS))).add(seconds)
     if has_hooks():

@@ -188,8 +188,10 @@ class Attached:
         return await self._queue.astatus(await self.learn())
 
     async def astatus_in_use(self) -> Status:
-        """The status for operators, also if only keys of the name are in use. Then its limits are
-        those that a process has offered, and its pause is the one that holds the keys.
+        """The status for operators, also if only keys of the name are in use.
+
+        Then its pause is the one that also holds the keys. Its limits are those that a process sent
+        with a call, but did not declare.
         """
         try:
             return await self.astatus()
@@ -201,15 +203,16 @@ class Attached:
 
     # Changes of a name: at once, or when the store has shown that the name has limits -------------
 
-    # A pause of the whole limiter holds its keys, so the use of a key is enough for it.
+    # A pause of the whole limiter holds its keys, too. So a pause or resume needs no limits of the
+    # name: it is enough that a key is in use.
 
     def change(self, change: Change) -> None:
         act = partial(self._queue.change, change)
-        self._queue.once_known(change.call, act, self._needs_use_alone(change))
+        self._queue.once_known(change.call, act, self._needs_only_use(change))
 
     async def achange(self, change: Change) -> None:
-        await (self._queue.check_in_use() if self._needs_use_alone(change) else self.learn())
+        await (self._queue.check_in_use() if self._needs_only_use(change) else self.learn())
         await self._queue.achange(change)
 
-    def _needs_use_alone(self, change: Change) -> bool:
+    def _needs_only_use(self, change: Change) -> bool:
         return self._whole is None and isinstance(change, (Pause, Resume))
