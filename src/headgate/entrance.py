@@ -82,7 +82,7 @@ class Entrance:
             leave = self._queue.leave
             leave()
         except Lost as lost:
-            lost.watch.tell(error)
+            lost.watch.raise_loss(error)
 
     def __enter__(self) -> None:
         if not self._queue.enter():
@@ -92,7 +92,7 @@ class Entrance:
         try:
             self._queue.leave()
         except Lost as lost:
-            lost.watch.tell(error)
+            lost.watch.raise_loss(error)
 
 
 class ThreadBlocks(local):

@@ -1,8 +1,8 @@
 """The watch over a body does for a lease what asyncio.timeout does for a deadline.
 
-This module delivers the loss of a lease. A task is cancelled where it awaits, and a thread gets the
-error at the end of its block. Only limiters with on_lost="cancel" come by here. The permit knows
-that a lease is lost, and the store renews it.
+The store renews a lease, and the permit knows when it is lost. This module delivers the loss: a
+task is cancelled where it awaits, and a thread gets the error at the end of its block. Only
+limiters with on_lost="cancel" use it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headgate.wrapping import IssuerWrapper, QueueWrapper
 T = TypeVar("T", Permit, Permit | Refusal)
 
 # A body is cancelled a little before its lease stops being certain. Timers are late, and the body
-# has to end before another caller gets the permit. EARLY is in seconds. It is at most this SHARE of
-# the remaining lease.
-EARLY = 0.02
-SHARE = 1 / 20
+# has to end before another caller gets the permit. It is cancelled MARGIN seconds before, or
+# MARGIN_FRACTION of the remaining lease if that is less.
+MARGIN = 0.02
+MARGIN_FRACTION = 1 / 20
 
 
 class Watch:
-    """Over one body, from its first line to its last."""
+    """Watches the lease of one body, from its first line to its last."""
 
     __slots__ = (
         "_alone",
@@ -48,7 +48,7 @@ class Watch:
     )
 
     def __init__(self, permit: Permit, queue: Queue) -> None:
-        self.lost = False  # whether `look` or `note` found the lease lost before the release
+        self.lost = False  # whether this watch found the lease lost before the release
         self._permit = permit
         self._name = queue.name
         self._began = monotonic()
@@ -64,7 +64,7 @@ class Watch:
     def close(self, error: object) -> None:
         """The body is over, with `error`, and the permit goes back."""
         self.end()
-        self.tell(error)
+        self.raise_loss(error)
 
     def begin(self) -> None:
         """The body begins in the running task."""
@@ -78,11 +78,11 @@ class Watch:
         """
         if self._permit.lost:
             self.end()
-            self.tell(None)
+            self.raise_loss(None)
 
-    def look(self) -> None:
-        """The permit calls this when its lease end changes. Set the timer anew, or cancel the
-        body.
+    def on_lease_change(self) -> None:
+        """The permit calls this when the end of its lease changes. Set the timer anew, or cancel
+        the body.
         """
         self._disarm()
         if self._task is None or self.lost:
@@ -93,28 +93,29 @@ class Watch:
         else:
             self._arm(self._task)
 
-    def note(self) -> None:
-        """Note a loss of the lease. `Noting` calls this at a release, which has fixed
+    def check_lease(self) -> None:
+        """Note whether the lease is lost. `Noting` calls this at a release, which has fixed
         `permit.lost`.
         """
         self.lost = self.lost or self._permit.lost
 
     def end(self) -> None:
-        self.pause()
-        self.note()
+        self.suspend()
+        self.check_lease()
         self._permit.watch = None
         self._permit.release()
 
-    def tell(self, error: object) -> None:
-        """Once it has ended, with `error`: raise LeaseLostError, unless the body has an error of
-        its own or others cancelled it.
+    def raise_loss(self, error: object) -> None:
+        """If the lease was lost, raise LeaseLostError. Call this after `end`.
+
+        `error` is that of the body. It stays, unless it is the cancellation by this watch alone.
         """
         if self.lost and error is None:
             raise self._error() from None
         if self.lost and self._alone and isinstance(error, asyncio.CancelledError):
             raise self._error() from error
 
-    def pause(self) -> None:
+    def suspend(self) -> None:
         """Undo our cancellation, because the code that runs from here on is not the body and must
         not see it.
         """
@@ -129,7 +130,7 @@ class Watch:
 
         If the lease was lost meanwhile and no `error` was thrown in, raise LeaseLostError.
         """
-        self.note()
+        self.check_lease()
         if not self.lost:
             self._watch_task(asyncio.current_task())
         elif error is None:
@@ -144,7 +145,7 @@ class Watch:
         if self._permit.held and self._permit.believed < inf:
             left = max(0.0, self._permit.believed - monotonic())
             self._timer = task.get_loop().call_later(
-                left - min(EARLY, left * SHARE), self._too_late
+                left - min(MARGIN, left * MARGIN_FRACTION), self._too_late
             )
 
     def _disarm(self) -> None:
@@ -168,7 +169,7 @@ class Watch:
 
 
 class Aside(AbstractContextManager[None]):
-    """Around a `yield`: the code outside runs, and must not be cancelled."""
+    """Around a `yield`: the code that iterates runs, and the watch must not cancel it."""
 
     __slots__ = ("_watch",)
 
@@ -176,7 +177,7 @@ class Aside(AbstractContextManager[None]):
         self._watch = watch
 
     def __enter__(self) -> None:
-        self._watch.pause()
+        self._watch.suspend()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._watch.resume(error)
@@ -196,15 +197,15 @@ class Lost(Exception):
 
 
 class Noting(IssuerWrapper):
-    """It informs the watch of a block before the release of its permit."""
+    """Lets the watch of a block note a loss before its permit is released."""
 
     def _before_release(self, permit: Permit) -> None:
         if permit.watch is not None:
-            permit.watch.note()
+            permit.watch.check_lease()
 
 
 class Watched(QueueWrapper):
-    """It watches over the blocks that enter by it."""
+    """Watches over the blocks that enter by this queue."""
 
     def __init__(self, queue: Queue) -> None:
         super().__init__(queue)

@@ -45,9 +45,9 @@ class BlockWatch(Protocol):
     def begin(self) -> None: ...
     def begin_sync(self) -> None: ...
     def close(self, error: object) -> None: ...
-    def look(self) -> None: ...
-    def note(self) -> None: ...
-    def pause(self) -> None: ...
+    def on_lease_change(self) -> None: ...
+    def check_lease(self) -> None: ...
+    def suspend(self) -> None: ...
     def resume(self, error: BaseException | None) -> None: ...
 
 
@@ -104,7 +104,7 @@ class Permit:
         self.key = key  # the store's own mark of the permit
         self.home = home  # the store's object that renews this permit
         self.held = believed is not None
-        # Until when the lease is certain, on the monotonic clock.
+        # Until this moment, on the monotonic clock, the process believes that the lease holds.
         self.believed = inf if believed is None else believed
         self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
         # Makes the watch when a block begins. None: no block of this permit is watched.
@@ -179,9 +179,9 @@ class Permit:
         """`release`, awaited until the store knows. Returns False when the permit was not held any
         more.
 
-        Raises StoreError when the store cannot be asked; it gets the release when it is back. If
-        the collector closes the coroutine outside an event loop, the release is sent without a
-        wait.
+        Raises StoreError when the store cannot be asked. The store gets the release when it is
+        back. If the collector closes the coroutine outside an event loop, the release is sent
+        without a wait.
         """
         if self._lost is None:
             self._lost = self.lost
@@ -261,7 +261,7 @@ def renew_lease(permit: Permit, until: float) -> None:
     if not permit.lost:
         permit.believed = until
     if permit.watch is not None:
-        permit.watch.look()
+        permit.watch.on_lease_change()
 
 
 def report_loss(permit: Permit) -> bool:

@@ -190,8 +190,8 @@ async def test_a_lease_that_ends_without_an_answer_is_logged_too(
 @pytest.fixture
 def cautious(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies are cancelled so early that a busy machine does not make them late."""
-    monkeypatch.setattr(headgate.lease_watch, "EARLY", 0.7)
-    monkeypatch.setattr(headgate.lease_watch, "SHARE", 0.5)
+    monkeypatch.setattr(headgate.lease_watch, "MARGIN", 0.7)
+    monkeypatch.setattr(headgate.lease_watch, "MARGIN_FRACTION", 0.5)
 
 
 @pytest.mark.usefixtures("cautious")
