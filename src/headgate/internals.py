@@ -49,7 +49,7 @@ def store_of(owner: Any) -> Any:
 
 
 def state_of(limiter: Limiter) -> tuple[Store, str, str | None]:
-    """Return what all limiters of one state have in common, whatever their limits and options."""
+    """Return the mark of a state: the same for all limiters that share it."""
     return registry.store_of(limiter._options["store"]), limiter.name, limiter.key
 
 
@@ -66,7 +66,7 @@ def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
 def estimated(limiter: Limiter, estimate: Estimate, units: dict[str, Any]) -> Request:
     """The request of an acquire. While it waits, its cost follows the estimate.
 
-    A queue asks for the estimate under its lock: it must be quick, and no code of the user.
+    A queue calls `estimate` under its lock: it must be quick, and must not run the user's code.
     """
     request = limiter._request(1, None, None, units)
     if units:
@@ -77,8 +77,8 @@ def estimated(limiter: Limiter, estimate: Estimate, units: dict[str, Any]) -> Re
 async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:
     """Acquire the units that `estimate` returns.
 
-    An update can lower a capacity below the cost during the wait. Then acquire a new estimate, if
-    it is another one.
+    An update can lower a capacity below the cost during the wait. Then try again with a new
+    estimate, if it differs.
     """
     units = estimate(limiter)
     try:
