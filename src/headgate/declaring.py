@@ -12,7 +12,7 @@ from weakref import ref
 
 from headgate.changes import Change, Drain, Pause, Resume, Update
 from headgate.errors import UnknownLimiterError
-from headgate.request import asked
+from headgate.request import check_units
 from headgate.stores.memory.fast_path import not_at_once
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Attached:
         # With on_store_error="open", `learn` may return no limits while the store is away.
         if learned.program and owner is not None and owner._queue is self:
             owner._queue, owner.limits = self._queue, learned.limits
-        asked(learned, self._queue.name, 1, request.units)  # raises if the cost can never pass
+        check_units(learned, self._queue.name, 1, request.units)
         return self._queue
 
     async def enter_waiting(self, request: Request) -> object:

@@ -25,7 +25,7 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.permit import Outcome, Permit, Refusal
 from headgate.permit_timing import Timed
 from headgate.pickles import attributes, remade
-from headgate.request import NOTHING, Request, asked, check_settlement, sleep_of
+from headgate.request import NOTHING, Request, check_settlement, check_units, sleep_of
 from headgate.stores.fallback import with_fallback
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
@@ -76,9 +76,9 @@ class Limiter(Entrance):
     share, the limits divided by `processes`.
     `processes`: how many processes use the name, an int from 1. Only for, and needed by,
     on_store_error="local".
-    `retry_for`: for how many seconds an acquire first tries again to reach a store that answered
-    before. None: 10; 0: not at all. After more than 10 seconds a waiter may have lost its place;
-    then it is last.
+    `retry_for`: for how many seconds an acquire tries again to reach a store that answered before.
+    After that, `on_store_error` applies. None: 10; 0: not at all. After more than 10 seconds a
+    waiter may have lost its place; then it is last.
 
     A copy is the same limiter. A pickle holds these arguments, with the URL's password, so a child
     process shares the limits. A limiter whose store is a client object cannot be pickled:
@@ -200,7 +200,9 @@ class Limiter(Entrance):
             self._queue = Attached(self, queue, whole)
 
     def _begin_again(self, limits: tuple[Limit, ...]) -> None:
-        """The next acquire declares `limits`, or takes them from the store."""
+        """Forget all that was declared: the next acquire declares `limits`, or takes them from the
+        store. A closed limiter stays closed.
+        """
         if self._default.closing.closed:
             return
         if self._attached:
@@ -322,18 +324,18 @@ class Limiter(Entrance):
         Raises ValueError or TypeError as the constructor does, before anything is sent. An
         unreachable server gets the update when it is back.
         """
-        said = self._updated(limits)
-        self._queue.change(Update(declaration(said)))
-        self.limits = said
+        updated = self._updated(limits)
+        self._queue.change(Update(declaration(updated)))
+        self.limits = updated
 
     async def aupdate(self, *limits: Limit | str) -> None:
         """`update`, awaited until the store knows.
 
         Raises StoreError when the store cannot be asked. It gets the update later.
         """
-        said = self._updated(limits)
-        await self._queue.achange(Update(declaration(said)))
-        self.limits = said
+        updated = self._updated(limits)
+        await self._queue.achange(Update(declaration(updated)))
+        self.limits = updated
 
     def pause(self, seconds: float) -> None:
         """Stop all acquires of this name for `seconds`, in this process and in every other.
@@ -413,9 +415,9 @@ class Limiter(Entrance):
 
         Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises
         RuntimeError, and closes nothing, in a thread whose event loop runs, and in a signal handler
-        or finalizer that interrupted a waiting acquire. If it interrupted another call of a limiter
-        in memory while acquires wait, it gets a RuntimeError, and the limiter is closed. Raises
-        TypeError for a key, and for a `refuse_waiters` that is no bool.
+        or finalizer that interrupted a waiting acquire. If the handler interrupted another call of
+        a limiter in memory while acquires wait, it gets a RuntimeError, and the limiter is closed.
+        Raises TypeError for a key, and for a `refuse_waiters` that is no bool.
         """
         self._default.closing.close(self._check_close("close", refuse_waiters))
         self._queue.flush()
@@ -474,7 +476,7 @@ class Limiter(Entrance):
         usual, declared = self._default, self._queue.declared
         longest = usual.max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
         callback = usual.on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
-        wanted = asked(declared, self._queue.name, cost, units)
+        wanted = check_units(declared, self._queue.name, cost, units)
         return Request(
             wanted,
             longest,

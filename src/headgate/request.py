@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from headgate.closing import UNCLOSED, Closing
 from headgate.counts import counts_of, note_refusal
@@ -16,7 +16,8 @@ from headgate.validation import BEYOND, check_max_sleep, exact, microseconds, sh
 if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
-# Arguments of threading's `acquire`, or of ours in a try: the advice for each.
+# The advice for an argument that a call does not take: those of threading's `acquire`, and in a try
+# those of our `acquire`.
 MISTAKES = {
     "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire()",
     "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",
@@ -25,8 +26,6 @@ MISTAKES = {
     for unit in ("max_sleep", "on_wait")
 }
 NOTHING = "-"  # no cost was named
-
-Estimate: TypeAlias = Callable[[], Units]
 
 
 class Request:
@@ -61,7 +60,7 @@ class Request:
         retry_for: float | None = None,
         raises: bool = True,
         closing: Closing = UNCLOSED,
-        estimate: Estimate | None = None,
+        estimate: Callable[[], Units] | None = None,
     ) -> None:
         self.closing = closing
         self.estimate = estimate
@@ -107,8 +106,8 @@ def sleep_of(max_sleep: float | None, call: str) -> int | None:
     return None if seconds is None else microseconds(seconds)
 
 
-def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]) -> Units:
-    """The units of `acquire(cost, **others)`, each within the capacity of its limits."""
+def check_units(declared: Declaration, name: str, cost: int, others: Mapping[str, int]) -> Units:
+    """The units of `acquire(cost, **others)`. Raises an error if they can never pass."""
     units = {
         (unit := exact(each)): check_cost(declared, name, unit, number)
         for each, number in others.items()
