@@ -272,6 +272,7 @@ class _Parser:
         return unit
 
     def misread(self, word: str) -> str:
+        """The fault of a `word` in the place of a unit that was meant as something else, or ""."""
         if word in SUFFIXES:
             return f"{word!r} stands alone; join it to its number, as in '10{word}'"
         # "5 evry 10s": no shape follows, so the word is a misspelt one.

@@ -52,7 +52,7 @@ class Concurrency:
     unit: str = "permits"
 
     def __post_init__(self) -> None:
-        _store(
+        _set_fields(
             self,
             capacity=positive_int("Concurrency", "capacity", self.capacity),
             lease=seconds("Concurrency", "lease", self.lease),
@@ -93,7 +93,7 @@ class Rate:
             else positive_int("Rate", "capacity", self.capacity)
         )
         _refuse_uncountable(amount, per, capacity)
-        _store(
+        _set_fields(
             self,
             amount=amount,
             per=per,
@@ -134,7 +134,7 @@ class Window:
     slack: float = 0.0
 
     def __post_init__(self) -> None:
-        _store(
+        _set_fields(
             self,
             amount=positive_int("Window", "amount", self.amount, _FRACTION_HINT),
             per=seconds("Window", "per", self.per),
@@ -163,7 +163,7 @@ class Quota:
     slack: float = 0.0
 
     def __post_init__(self) -> None:
-        _store(
+        _set_fields(
             self,
             per=seconds("Quota", "per", self.per),
             amount=positive_int("Quota", "amount", self.amount, _FRACTION_HINT),
@@ -191,7 +191,7 @@ class Quota:
 Limit = Concurrency | Rate | Window | Quota
 
 
-def _store(limit: Limit, **values: object) -> None:
+def _set_fields(limit: Limit, **values: object) -> None:
     """For `__post_init__` alone: a limit is frozen from then on."""
     for name, value in values.items():
         object.__setattr__(limit, name, value)

@@ -77,15 +77,16 @@ async def alongest_queues(store: StoreLike = None) -> list[QueueLength]:
 
 
 class LastNames:
-    """Names, as a function lists them. While it fails, they are those of its last success: one
-    server of a Cluster has the index, and the others may answer without it.
+    """The names that a function lists. While it fails, they are those of its last success.
+
+    One server of a Cluster has the index. While it is away, the others may answer all the same.
     """
 
     def __init__(self, read: Callable[[], Awaitable[list[str]]], timeout: float) -> None:
         self._read = read
         self._timeout = timeout  # seconds
         self._last: list[str] = []
-        self.trouble = ""  # why the last `read` has failed
+        self.trouble = ""  # why the last `read` failed; "": it did not
 
     async def read(self) -> list[str]:
         """Raises StoreError if there was no success yet."""

@@ -1,4 +1,7 @@
-"""The time for which permits are held, for `headgate.telemetry`. Only a program that asks pays."""
+"""The time for which permits are held, for `headgate.telemetry`.
+
+Only the limiters of a program that asks for it are timed, so others have no cost.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ T = TypeVar("T", Permit, Permit | Refusal)
 
 
 class Timed(QueueWrapper):
-    """It times each permit that holds capacity, from its grant to its release."""
+    """Times each permit that holds capacity, from its grant to its release."""
 
     def __init__(self, queue: Queue) -> None:
         super().__init__(queue)

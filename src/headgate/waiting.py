@@ -36,8 +36,8 @@ def queued_at(position: int, delay: int) -> Waiting:
 
 def seconds_of(delay: int) -> float | None:
     """A delay in microseconds as `retry_after`."""
-    # 0: no rate needs time, so held permits are in the way. More than half of NEVER: NEVER less the
-    # present moment.
+    # A release is needed in two cases. 0: no rate needs time, so held permits are in the way. More
+    # than NEVER // 2: it is the difference of NEVER and the present moment.
     return delay / 1_000_000 if 0 < delay < NEVER // 2 else None
 
 

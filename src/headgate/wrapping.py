@@ -1,6 +1,6 @@
-"""A queue around another, and an issuer around another, which pass on all calls.
+"""A queue around another, and an issuer around another, which pass calls on.
 
-A subclass has acquires of its own, or adds what it has to do with a permit.
+A subclass has acquires of its own, or adds an action when a permit is granted or released.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T", Permit, Permit | Refusal)
 
 
 class OuterQueue:
-    """It passes on all but the acquires. There is no fast path."""
+    """Passes on all calls but the acquires, which a subclass has. There is no fast path."""
 
     def __init__(self, queue: Queue) -> None:
         self.name = queue.name
@@ -75,7 +75,7 @@ class OuterQueue:
 
 
 class QueueWrapper(OuterQueue):
-    """A block or an acquire gets its permit from `_wrapped`."""
+    """Passes the acquires on, too, and each answer through `_wrapped` on its way back."""
 
     def _wrapped(self, answer: T) -> T:
         raise NotImplementedError
@@ -94,7 +94,7 @@ class QueueWrapper(OuterQueue):
 
 
 class IssuerWrapper:
-    """`_before_release` comes before a permit goes back."""
+    """Passes all calls on. Before a release it calls `_before_release`."""
 
     def __init__(self, queue: Issuer) -> None:
         self.name = queue.name
