@@ -20,7 +20,8 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, microseconds, rational, show
 
 SECOND = 1_000_000
-# A full bucket of a steady refill has fewer parts: a queue for 256 full buckets stays within 2^53.
+# With a steady refill, a full bucket has fewer parts than this. So the sum of the costs in a queue
+# for 256 full buckets stays within 2^53.
 LARGEST = 2**45
 
 
@@ -44,6 +45,7 @@ def rule_of(limit: Limit) -> Rule:
 
 
 def lengthened(limit: Rate | Window) -> int:
+    """The period with its slack, in microseconds."""
     return microseconds(limit.per) + microseconds(limit.slack)
 
 
@@ -75,7 +77,7 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
 
 
 def limit_of(rule: Rule) -> Limit:
-    """A limit that becomes `rule`. Slack is part of the period.
+    """A limit that becomes `rule`. The slack of a rate or window is part of its period.
 
     If the time to fill the bucket is a whole number of microseconds, a steady rate is written as
     `capacity` tokens for each fill time.
@@ -94,7 +96,7 @@ def limit_of(rule: Rule) -> Limit:
 
 
 def rate_of(rule: TokenBucketRule) -> Rate:
-    # A tenth of the tick would fit, and `smooth` would have taken it. So the rate has steps.
+    # A tenth of this tick would fit, and `smooth` would have used it. So the rate has steps.
     steps = rule.tick > 1 and 10 * rule.size < LARGEST
     initial = None if rule.start == rule.size else rule.start // rule.price
     amount: float = rule.capacity

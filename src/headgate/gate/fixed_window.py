@@ -33,7 +33,7 @@ class FixedWindowRule:
         return f"quota {self.unit} {self.capacity} {self.per} {self.anchor} {self.slack}"
 
     def open(self, t: int) -> None:
-        """Begin at `t`: nothing is used of the window that runs."""
+        """Begin at `t`. Nothing is used of the window that holds `t`."""
         self.start = t
         self.used = 0
 
@@ -49,7 +49,7 @@ class FixedWindowRule:
 
     def ready(self, cost: int, t: int) -> int:
         """The first moment at or after `t` at which `cost` tokens are left (T4)."""
-        # `used` counts in the window of `start` alone. The gate lets no call pass before that.
+        # `used` counts in the window of `start` alone. The gate lets no call pass before `start`.
         running = self.began(self.start)
         began = max(self.began(t), running)
         spent = began == running and self.used + cost > self.capacity

@@ -143,9 +143,10 @@ class Rules:
 
 
 def carry_over(rule: Rule, old: Rule, t: int) -> None:
-    """Charge `rule` the usage of `old`, of another kind. At least 0 is left, or the old debt.
+    """Charge `rule` the usage of `old`, which is of another kind.
 
-    `take` charges the tokens that are there, `settle` the rest.
+    After that `rule` has at least 0 tokens left, or as large a debt as `old` had. `take` charges
+    the tokens that are there, and `settle` the rest.
     """
     left, before = rule.left(t), old.left(t)
     target = max(rule.capacity - old.capacity + before, min(0, before))

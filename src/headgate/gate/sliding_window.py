@@ -4,11 +4,11 @@ has `admit`. Lua alone has `numbers` and `restore`.
 A log of (moment, cost) for one period, merged by moment. A grant at `t` counts until `t + per`, so
 no half-open interval of `per` microseconds ever holds more than `amount`.
 
-The log has at most 128 entries, whatever the amount. It is exact as long as so many suffice. When
-it is full, entries merge by cells, which are equal parts of the time: into the latest entry of
-their cell. A period overlaps 125 cells at most. For one period from then on, each new entry merges,
-too. A merged entry counts for up to a cell longer. So the window is never over, and a caller waits
-for one cell longer at most.
+The log has at most 128 entries, whatever the amount. It is exact as long as so many suffice. Cells
+are equal parts of the time, and a period overlaps 125 of them at most. When the log is full, the
+entries of each cell merge into the latest of them. For one period from then on, each new entry
+merges, too. A merged entry counts for up to a cell longer. So the window is never over, and a
+caller waits for one cell longer at most.
 """
 
 from __future__ import annotations
@@ -157,7 +157,10 @@ class SlidingWindowRule:
         self.used -= back
 
     def has_become(self, moment: int, t: int) -> bool:
-        """Whether the entry of `t` is that of `moment`, the first one from `t` on."""
+        """Whether the entry of a take at `t` is that of `moment`, or has merged into it.
+
+        `moment` is that of the first entry at or after `t`.
+        """
         same_cell = moment // self.cell == t // self.cell
         return moment == t or (moment > t and same_cell and t < self.merges_until)
 
@@ -175,7 +178,7 @@ class SlidingWindowRule:
             self.settle(max(0, self.capacity - self.used - left), now, now)
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        # Not at `t`: it may be far in the future, and the limits may change before it.
+        # Refresh at `now`. `t` may be far in the future, and the limits may change before it.
         self.refresh(now)
         periods, rest = divmod(total - 1, self.capacity)
         return self.ready(rest + 1, t) + periods * self.per

@@ -98,10 +98,10 @@ class TokenBucketRule:
     def note(self, t: int) -> None:
         """Remember how full the bucket was before the take at `t`, for `undo`.
 
-        Tokens that return to an earlier take must not lift the bucket above its size. A mark
-        (moment, level) says: no take up to `moment`, after the mark before, began above `level`.
-        Levels fall. Drops below `grain` make no mark: then an undo may return too little, never too
-        much.
+        Tokens of an earlier take that come back must not lift the bucket above its size. A mark
+        (moment, level) is for the takes after the previous mark, up to `moment`: the bucket was
+        nowhere above `level` before them. The levels of the marks fall. Drops below `grain` make no
+        mark: then an undo may return too little, never too much.
         """
         level, marks = self.level, self.marks
         if level > self.top:
@@ -143,10 +143,10 @@ class TokenBucketRule:
         return True
 
     def undo(self, parts: int, t: int) -> None:
-        """Put back `parts` of a take at `t`: fewer if, without it, the bucket would have been full.
+        """Put back `parts` of a take at `t`.
 
-        Negative `parts` are a further charge. It only lowers levels, so the marks stay upper
-        bounds.
+        Put back fewer if the bucket would have been full without the take. Negative `parts` are a
+        further charge. It only lowers levels, so the marks stay upper bounds.
         """
         if parts > 0 and t < self.taken:
             levels = [level for moment, level in self.marks if moment > t]
