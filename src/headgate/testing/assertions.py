@@ -122,8 +122,9 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
 def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota) -> None:
     """Check, for each call, the worst of the intervals that end with it: it begins at `first`.
 
-    When all units since `first` have come back, a later begin is at least as strict, for later
-    calls too. A step may fall anywhere, so a limit with steps needs each later begin as well.
+    When all units taken since `first` have come back, a check from a later begin is at least as
+    strict, also for later calls. So `first` moves on. A step may fall anywhere, so with steps each
+    later begin is checked as well.
     """
     moments = [microseconds(call.begin) for call in calls]
     sums = [0, *accumulate(_cost_in(call, limit) for call in calls)]

@@ -28,14 +28,14 @@ from headgate.validation import MICROSECOND, flag, instant, microseconds, second
 
 T = TypeVar("T")
 NEW_YEAR = datetime(2025, 1, 1, tzinfo=UTC)
-TURNS = 50  # of an event loop: enough for each task that can go on to wait again
-BREATH = 0.001  # real seconds: enough for threads that can go on to wait again
+TURNS = 50  # of an event loop: enough for each task that can go on, until it waits again
+BREATH = 0.001  # real seconds: enough for threads that can go on, until they wait again
 
 
 class ManualClock(Clock):
-    """Time that stands still until the test moves it, for the limiters in memory of this process.
+    """Time that stands still until the test moves it.
 
-    They use it in its `with` block.
+    Inside its `with` block, all limiters in this process's memory use it.
 
         with ManualClock() as clock:
             permit = api.try_acquire()     # all limits are as new
@@ -68,7 +68,7 @@ class ManualClock(Clock):
         return self.moment
 
     def elapsed(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the clock was made."""
         return (self.moment - self.start) / 1_000_000
 
     def advance(self, seconds: float) -> None:
@@ -159,7 +159,9 @@ class ManualClock(Clock):
         return timer
 
     def _skip(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
-        """Give `turns` turns to the tasks of `loop`, then move on, until no acquire waits."""
+        """Give `turns` turns to the tasks of `loop`, then move the clock. Repeat until no acquire
+        waits for it.
+        """
         if turns == 0:
             self._step()
         if self._has_timers():
@@ -229,7 +231,7 @@ def _round_up(seconds: float) -> int:
 
 
 def _microseconds(call: str, duration: float) -> int:
-    # The rest of float arithmetic in `0.3 - 0.1 * 3` is no time.
+    # A rounding error of floats, as in `0.3 - 0.1 * 3`, counts as 0.
     if isinstance(duration, float) and abs(duration) < MICROSECOND / 2:
         return 0
     return microseconds(seconds(call, "seconds", duration, zero=True))
@@ -252,6 +254,6 @@ def _restart(
             )
         )
     for limiter in limiters_in(store):
-        store.forget_places()  # so other limits in another block log no warning
+        store.forget_places()  # else limits that differ from an earlier block's log a warning
         restart(limiter, limits.get(limiter, limiter.limits))
     store.forget_places()

@@ -6,7 +6,7 @@ import asyncio
 import selectors
 from typing import Protocol
 
-# Real seconds in which a thread may still wake a loop that has nothing ready and no timer.
+# If a loop has no ready task and no timer, a thread can still wake it for so many real seconds.
 PATIENCE = 1.0
 
 
