@@ -32,10 +32,10 @@ class Timed(QueueWrapper):
         return answer
 
     async def enter_waiting(self, request: Request) -> None:
-        self._inside.entered(await self.acquire(request))
+        self._inside.note_entry(await self.acquire(request))
 
     def enter_sync(self, request: Request) -> None:
-        self._inside.entered(self.acquire_sync(request))
+        self._inside.note_entry(self.acquire_sync(request))
 
 
 class Timing(IssuerWrapper):

@@ -19,12 +19,13 @@ from headgate.stores.limit_history import in_words
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
 
-SLACK = 0.5  # seconds by which the ends of one pause may differ, as this process learns of it
+# Seconds. A process may learn of one pause several times, with ends that differ by less than this.
+SLACK = 0.5
 WHY = {"caller": "", "server": ", because of a service's answer", "fleet": " by another process"}
 
 
 def note_change(queue: str, change: Change) -> None:
-    """This process makes `change`."""
+    """Count and report a change that this process makes."""
     match change:
         case Pause(time=time, reason=reason):
             add(counts_of(queue).pauses, reason)
@@ -41,7 +42,7 @@ def note_change(queue: str, change: Change) -> None:
 
 
 def note_fleet_pause(queue: str, seconds: float) -> None:
-    """The store says that `queue` is paused. This process may have paused it."""
+    """The store says that `queue` is paused. Report it, unless this process paused it itself."""
     if monotonic() + seconds > counts_of(queue).paused_until + SLACK:
         _note_pause(queue, seconds, "fleet")
 

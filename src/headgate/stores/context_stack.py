@@ -1,4 +1,4 @@
-"""The permits of the blocks of a queue, between the two ends of `async with` or `with`."""
+"""The permits of the callers that are in an `async with` or `with` block of a queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Inside:
-    """The permits with which tasks and threads entered blocks. The last one leaves first."""
+    """The permits with which tasks and threads entered blocks.
+
+    A task or thread leaves with its latest permit first.
+    """
 
     __slots__ = ("_entered", "_passed")
 
@@ -22,19 +25,19 @@ class Inside:
         self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)
         self._passed: list[None] = []  # one for each caller that holds nothing
 
-    def entered(self, permit: Permit, who: Hashable = None) -> None:
-        """Note the permit with which `who` enters, or the task or thread that runs here."""
+    def note_entry(self, permit: Permit, who: Hashable = None) -> None:
+        """Note the permit with which `who` enters. None: the task or thread that runs here."""
         permits = self._entered[who or visitor()]
-        # `+=` is no call, so no signal handler runs after it. One that raised there would list a
-        # block that never begins.
+        # `+=` is no call, so no signal handler runs after it. If one raised there, the permit would
+        # be listed, and its block would never begin.
         permits += [permit]
 
-    def passed(self) -> None:
+    def note_pass(self) -> None:
         """Note a caller that entered and holds nothing. Any task or thread may note its end."""
         self._passed += [None]
 
     def left_behind(self, abandoned: asyncio.AbstractEventLoop | None = None) -> list[Permit]:
-        """The permits of tasks whose loop is closed, or is `abandoned`, which was left open."""
+        """The permits of the tasks of closed loops, and of `abandoned`, which was left open."""
         tasks = {
             who: who.get_loop() for who in list(self._entered) if isinstance(who, asyncio.Task)
         }
@@ -43,15 +46,15 @@ class Inside:
         return [permit for task in gone for permit in self._entered.get(task, ())]
 
     def leave(self) -> None:
-        permit = self.left()
+        permit = self.remove_last()
         if permit is not None:
             permit.release()
 
-    def left(self, who_leaves: Callable[[], Hashable] | None = None) -> Permit | None:
+    def remove_last(self, who_leaves: Callable[[], Hashable] | None = None) -> Permit | None:
         """Remove the permit with which this task or thread entered last. None: it holds nothing.
 
-        A task that closes another one's generator has no permit here. Then it removes the last
-        permit of the task or thread that was listed last.
+        A task that closes the generator of another task may have no permit here. Then it removes
+        the latest permit of the task or thread that was listed last.
         """
         who = (who_leaves or visitor)() if self._entered else None
         permits = self._entered.get(who)

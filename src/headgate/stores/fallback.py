@@ -99,10 +99,10 @@ class FallbackQueue(OuterQueue):
             self._mode.change(self.name, self.declared, change)
 
     async def enter_waiting(self, request: Request) -> None:
-        self._inside.entered(await self.acquire(request))
+        self._inside.note_entry(await self.acquire(request))
 
     def enter_sync(self, request: Request) -> None:
-        self._inside.entered(self.acquire_sync(request))
+        self._inside.note_entry(self.acquire_sync(request))
 
     async def acquire(self, request: Request) -> Permit:
         return await self._either(request, lambda queue, request: queue.acquire(request))

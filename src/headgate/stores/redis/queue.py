@@ -180,17 +180,17 @@ class RedisQueue:
         session = self.routing.session()
         permit = await session.acquire(request, enters=True)
         if permit.held:
-            self._inside.entered(permit, session.client.task)
+            self._inside.note_entry(permit, session.client.task)
         else:
-            self._inside.passed()
+            self._inside.note_pass()
 
     def enter_sync(self, request: Request) -> None:
         permit = self.acquire_sync(request)
         if not permit.held:
-            self._inside.passed()
+            self._inside.note_pass()
             return
         try:
-            self._inside.entered(permit)
+            self._inside.note_entry(permit)
         except BaseException:  # a signal handler raised: the block does not begin
             permit.release()
             raise
@@ -211,7 +211,7 @@ class RedisQueue:
 
     def leave(self) -> None:
         """End the current block. No other code has its permit, so no second release can come."""
-        permit = self._inside.left(self.routing.visitor)
+        permit = self._inside.remove_last(self.routing.visitor)
         if permit is None:
             return
         session = permit.home
