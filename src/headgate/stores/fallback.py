@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", Permit, Permit | Refusal)
 MODES = ("raise", "open", "local")
 UNFENCED = 0  # below every fence of a store, so a resource that checks fences refuses it
-# Seconds without a failure, after which a store counts as back: a flapping server fills no log.
+# A store counts as back after so many seconds without a failure: a flapping server fills no log.
 CALM = 1.0
 
 
@@ -71,7 +71,7 @@ class FallbackQueue(OuterQueue):
             self._queue.accept(declared, known)
 
     async def learn(self) -> Declaration:
-        """While the store is away: the known limits, or StoreError if the mode needs some."""
+        """While the store is away: the known limits. StoreError if none are known but needed."""
         try:
             return await self._queue.learn()
         except StoreError as error:
@@ -94,7 +94,7 @@ class FallbackQueue(OuterQueue):
         """Raises ValueError for an update to limits that cannot be kept or divided."""
         if isinstance(change, Update):
             self._mode.follow(self.name, self.declared, change.declared)
-        # The remaining budget of all processes says nothing about a share.
+        # A drain states what is left for all processes. That says nothing about this share.
         elif not isinstance(change, Drain):
             self._mode.change(self.name, self.declared, change)
 
@@ -111,10 +111,10 @@ class FallbackQueue(OuterQueue):
         return await self._either(request, lambda queue, request: queue.atake(request))
 
     async def _either(self, request: Request, ask: Callable[[Askable, Request], Awaitable[T]]) -> T:
-        """Ask the store, and if it fails, its substitute at once, so that callers stay in order."""
+        """Ask the store. If it fails, ask its replacement at once: so callers stay in order."""
         start, failure = monotonic(), None
         if request.on_wait is not None:
-            request = telling_once(request, request.on_wait)
+            request = waiting_once(request, request.on_wait)
         if not self._away():
             try:
                 answer = await ask(self._queue, request)
@@ -123,7 +123,7 @@ class FallbackQueue(OuterQueue):
             else:
                 self._absence.ends(self._store.away)
                 return answer
-        queue = self._without(request, failure)
+        queue = self._begin_absence(request, failure)
         return unfenced(await ask(queue, rest_of(request, start) if failure else request), start)
 
     def acquire_sync(self, request: Request) -> Permit:
@@ -136,11 +136,11 @@ class FallbackQueue(OuterQueue):
                 raise error
             return taken
         if self._away():
-            return unfenced(self._without(request, None).acquire_sync(request), start)
+            return unfenced(self._begin_absence(request, None).acquire_sync(request), start)
         try:
             permit = self._queue.threads.acquire_at_once(request)
         except StoreError as error:
-            queue = self._without(request, copy(error))
+            queue = self._begin_absence(request, copy(error))
             return unfenced(queue.acquire_sync(rest_of(request, start)), start)
         if permit is None:
             return self._queue.threads.acquire_by_portal(request, self.acquire)
@@ -153,18 +153,19 @@ class FallbackQueue(OuterQueue):
         except StoreError as error:
             return self._take_without(request, error)
         if self._away():
-            return unfenced(self._without(request, None).take(request), monotonic())
+            return unfenced(self._begin_absence(request, None).take(request), monotonic())
         return self._queue.threads.blocking(lambda: self.atake(request))
 
     def _take_without(self, request: Request, error: StoreError) -> Permit | Refusal:
-        """Take without the store: this thread is headgate's own, and must not wait for it."""
-        return unfenced(self._other_queue(request, error).take(request), monotonic())
+        """Take without the store. This is a thread of headgate itself: it must not wait for one."""
+        return unfenced(self._replacement(request, error).take(request), monotonic())
 
-    def _without(self, request: Request, failure: StoreError | None) -> Askable:
+    def _begin_absence(self, request: Request, failure: StoreError | None) -> Askable:
+        """Note that the store is away. Return the queue that replaces its own."""
         self._absence.begins(failure, self._queue.key)
-        return self._other_queue(request, self._absence.cause)
+        return self._replacement(request, self._absence.cause)
 
-    def _other_queue(self, request: Request, cause: StoreError | None) -> Askable:
+    def _replacement(self, request: Request, cause: StoreError | None) -> Askable:
         try:
             return self._mode.queue(self.name, self.declared, request.units, cause)
         except StoreError:
@@ -172,7 +173,7 @@ class FallbackQueue(OuterQueue):
             raise
 
     def _away(self) -> bool:
-        """Whether the store is away. Without known limits it is, since `learn` has just failed."""
+        """Whether the store is away. Without known limits it must be: `learn` has just failed."""
         return self._store.away(self._queue.key) or not self.declared.program
 
     async def astatus(self, own: Declaration | None = None) -> Status:
@@ -221,16 +222,18 @@ class Absence:
 
     def __init__(self, limiter: str, store: str, mode: str) -> None:
         self.now = False
-        # A copy, without the tracebacks of the error and its causes: they have the callers' frames.
+        # A copy, without the tracebacks of the error and its causes: these would keep the frames of
+        # the callers alive.
         self.cause: StoreError | None = None
-        self._key = ""  # that failed
+        self._key = ""  # the key for which the store failed last
         self._words = limiter, store, mode
         self._since = self._last = 0.0
-        self._told = threading.Lock()  # locked from the first message to the second
+        # Locked from the message that the store is away to the one that it is back.
+        self._is_reported = threading.Lock()
 
     def begins(self, cause: StoreError | None, key: str) -> None:
         self.now, self._last, self.cause, self._key = True, monotonic(), cause or self.cause, key
-        if self._told.acquire(blocking=False):
+        if self._is_reported.acquire(blocking=False):
             self._since = self._last
             why = self.cause or "It was found away."
             self._log("store_away", "%s goes without its store, %s: %s. %s", *self._words, why)
@@ -240,12 +243,13 @@ class Absence:
                 emit(StoreAway(self._words[1], f"{why}"))
 
     def ends(self, away: Callable[[str], bool]) -> None:
-        # The server of the failed key may still be away: no message.
+        # While the server of the failed key is still away, no message says that the store is back.
         if self.now:
             self.now, self.cause = False, None
-        if self._told.locked() and monotonic() - self._last >= CALM and not away(self._key):
+        is_calm = monotonic() - self._last >= CALM
+        if self._is_reported.locked() and is_calm and not away(self._key):
             with suppress(RuntimeError):  # another thread was faster
-                self._told.release()
+                self._is_reported.release()
                 self._log("store_back", "%s is back at its store, %s.", *self._words[:2])
                 if has_hooks():
                     from headgate.events import StoreBack
@@ -258,11 +262,11 @@ class Absence:
 
 # Limiters of one name and fallback share log lines: some programs make one for each request.
 _absences: WeakKeyDictionary[RemoteStore, dict[tuple[str, str], Absence]] = WeakKeyDictionary()
-MOST = 1024  # of them that are remembered in each store
+MOST = 1024  # absences that are remembered for each store
 
 
 class Mode:
-    """The substitute for a store. This one limits nothing. Log lines have its `str()`."""
+    """What replaces a store. This one limits nothing. Log lines show its `str()`."""
 
     def check(self, name: str, declared: Declaration) -> None:
         """Raise ValueError for limits that it cannot keep."""
@@ -346,14 +350,16 @@ class Local(Mode):
             ) from cause
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        # Update the share, too: a declaration would lose against an earlier update of it.
+        # An update of the limits also updates the share. A declaration of the new share would lose
+        # against an earlier update of it.
         share = known = self._share(name, declared)
-        with suppress(ValueError):  # other processes have declared limits that cannot be divided
+        with suppress(ValueError):  # as in `change`
             known = self._share(name, former)
         self._store.open_queue(name, known).change(Update(share))
 
     def change(self, name: str, declared: Declaration, change: Change) -> None:
-        # Without a share, no caller passes anyway: another process's limits cannot be divided.
+        # Another process may have declared limits that cannot be divided. Then there is no share,
+        # and no caller passes anyway.
         with suppress(ValueError):
             self._store.open_queue(name, self._share(name, declared)).change(change)
 
@@ -396,7 +402,7 @@ class Local(Mode):
         )
 
 
-# All limiters of one name in one store share one state, here too.
+# All limiters of one name in one store share one state, also while the store is away.
 _shares: WeakKeyDictionary[RemoteStore, MemoryStore] = WeakKeyDictionary()
 _modes: WeakKeyDictionary[RemoteStore, set[str]] = WeakKeyDictionary()
 
@@ -411,7 +417,7 @@ def with_fallback(
 ) -> Store:
     """`store`, with the fallback of the limiter `name`. A memory store needs none.
 
-    Only the limits as the user wrote them are refused here, not those of other processes.
+    This refuses only limits that the user wrote. Those of other processes are not known yet.
     """
     check_fallback(on_store_error, processes)
     if isinstance(store, MemoryStore):
@@ -450,6 +456,7 @@ def check_fallback(mode: object, processes: object) -> None:
 
 
 def rest_of(request: Request, start: float) -> Request:
+    """The same, with the part of its `max_sleep` that is left since `start`."""
     if request.max_sleep is None:
         return request
     rest = copy(request)
@@ -457,21 +464,22 @@ def rest_of(request: Request, start: float) -> Request:
     return rest
 
 
-def telling_once(request: Request, on_wait: OnWait) -> Request:
-    """The same, whose `on_wait` is called once, for the first queue of two."""
-    told: list[Waiting] = []
+def waiting_once(request: Request, on_wait: OnWait) -> Request:
+    """The same, with an `on_wait` that acts once: a store and its replacement may both call it."""
+    first: list[Waiting] = []
 
-    def tell(waiting: Waiting) -> None:
-        if not told:
-            told.append(waiting)
+    def call_once(waiting: Waiting) -> None:
+        if not first:
+            first.append(waiting)
             on_wait(waiting)
 
     once = copy(request)
-    once.on_wait = tell
+    once.on_wait = call_once
     return once
 
 
 def unfenced(answer: T, start: float) -> T:
+    """The same, with the fence of a grant without the store, and the whole wait since `start`."""
     if isinstance(answer, Permit):
         answer.fence, answer.waited = UNFENCED, monotonic() - start
     return answer

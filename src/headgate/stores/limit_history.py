@@ -11,26 +11,28 @@ from headgate.keys import title, unquoted
 from headgate.log_writer import log
 from headgate.validation import plain
 
-# Microseconds for which others cannot declare replaced limits again. Twin: HOLD in prelude.lua.
+# Microseconds. For so long after limits were replaced, only the process that declared them can
+# declare them again. Twin: HOLD in prelude.lua.
 HOLD = 60_000_000
-REMEMBERED = 8  # of the texts of one name
+REMEMBERED = 8  # former texts of one name
 
 
 class Declarations:
-    """The texts that one name was declared with in this process, and its update."""
+    """The limits of one name in this process, as texts: those declared, and those of its update."""
 
     __slots__ = ("_former", "last", "overruling")
 
     def __init__(self) -> None:
-        self.last = ""  # until one is declared
-        # Former ones, the oldest first; True: only an update. The dict is replaced, not changed.
+        self.last = ""  # the text that was declared last; "": none yet
+        # Former texts, the oldest first. True: an update set it, and no code declared it. Each
+        # change makes a new dict.
         self._former: dict[str, bool] = {}
-        self.overruling = ""
+        self.overruling = ""  # the text of the last update; "": none yet
 
     def update(self, program: str) -> None:
-        """An update that this one replaces becomes a former text, if it is new."""
+        """Note an update. The one that it replaces becomes a former text, unless it is known."""
         if self.overruling not in ("", program, self.last) and self.overruling not in self._former:
-            self._replaced(self.overruling, True)
+            self._note_former(self.overruling, True)
         self.overruling = program
 
     def updated(self, present: str) -> bool:
@@ -44,19 +46,19 @@ class Declarations:
     def declare(self, program: str) -> None:
         if program != self.last:
             if self.last:
-                self._replaced(self.last, False, program)
+                self._note_former(self.last, False, program)
             self.last = program
 
-    def _replaced(self, program: str, updated: bool, back: str = "") -> None:
-        """Remember `program` as former, and forget `back`, which holds again.
+    def _note_former(self, program: str, only_updated: bool, back: str = "") -> None:
+        """Note `program` as a former text, and forget `back`, which is declared again.
 
         A new dict is safe while another thread or a signal handler does the same.
         """
         former = {each: was for each, was in self._former.items() if each not in (program, back)}
-        former[program] = updated
+        former[program] = only_updated
         # Forget updates first: the user's code declares no limits that it has only updated to.
         if len(former) > REMEMBERED:
-            updates = (each for each, only_updated in former.items() if only_updated)
+            updates = (each for each, only in former.items() if only)
             del former[next(updates, next(iter(former)))]
         self._former = former
 
@@ -67,7 +69,7 @@ class Place(NamedTuple):
     line: int
 
 
-Written = dict[str, Place | None]  # by name; None: its disagreement was logged
+Written = dict[str, Place | None]  # by name; None: a disagreement was logged for it
 MOST_WRITTEN = 4096  # names of one store whose places are remembered
 
 
@@ -79,10 +81,10 @@ def note_limits(written: Written, name: str, program: str) -> None:
     if known is None:
         if len(written) >= MOST_WRITTEN:
             written.clear()
-        written[name] = caller_of(program)
+        written[name] = place_of(program)
     elif known.program != program:
         written[name] = None
-        place = caller_of(program)
+        place = place_of(program)
         log(
             logging.WARNING,
             "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. "
@@ -93,8 +95,8 @@ def note_limits(written: Written, name: str, program: str) -> None:
         )
 
 
-def caller_of(program: str) -> Place:
-    """The line of code outside this package that made the limiter. No frame is kept."""
+def place_of(program: str) -> Place:
+    """The line of code outside this package that makes the limiter. No frame is kept."""
     frame = sys._getframe(2)
     while (
         frame.f_back is not None
