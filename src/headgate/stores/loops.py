@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
     from headgate.stores.memory.lock import Lock
 
-# It is imported with headgate: once the interpreter ends, Python refuses that, also to redis-py.
+# This imports `concurrent.futures.thread` with headgate: while the interpreter ends, Python refuses
+# to import it, also to redis-py.
 POOL_WORKER = concurrent.futures.thread._worker.__code__  # private
-TURNS = 3  # of its loop, after which a granted task has run, or will never run
+TURNS = 3  # turns of its loop after which a granted task has run, or will never run
 
 
-class Entries(Protocol):
+class Enterable(Protocol):
+    """A queue, with its ways to enter at once."""
+
     name: str
     enter: Callable[[], bool]
     enter_task: Callable[[], bool]
@@ -34,13 +37,13 @@ class Entries(Protocol):
 class LoopCheck:
     """Finds out whether asyncio runs the tasks that use a queue.
 
-    Only the first task asks, because that is slow. Then all tasks use `enter` unasked, until the
-    collector has freed the loop of the first.
+    Only the first task checks its loop, because that is slow. Later tasks use `enter` without a
+    check, until the collector has freed the loop of the first.
     """
 
     __slots__ = ("_loop", "_queue", "warned")
 
-    def __init__(self, queue: Entries) -> None:
+    def __init__(self, queue: Enterable) -> None:
         self._queue = ref(queue)
         self._loop: ref[AbstractEventLoop] | None = None
         self.warned = False  # that a thread blocks its loop
@@ -86,7 +89,10 @@ class Loops:
 
 
 async def begin_in_order(starting: deque[object], marker: object = None) -> None:
-    """Wait until granted tasks in `starting` have run: those before `marker` (ours), or all."""
+    """Wait until the granted tasks in `starting` have run.
+
+    `marker`: this task's own; only those before it must have run. None: all of them.
+    """
     try:
         last = marker if marker is not None else starting[-1]
     except IndexError:  # another thread's task was the last, and runs now
@@ -117,7 +123,7 @@ def check_blocking(lock: Lock, loop_check: LoopCheck, needs_release: Callable[[]
         )
     if _get_running_loop() is None:
         return
-    # Ask again: the last other thread may have released a permit, and ended.
+    # Check again: the last other thread may have released a permit meanwhile, and ended.
     if needs_release() and not others_run() and needs_release():
         raise waits_for_ever(lock.name, "no other thread runs that could release the permit")
     if not loop_check.warned:

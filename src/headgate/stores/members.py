@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-MOST = 500  # of the holders, and of the waiters, that are listed
+MOST = 500  # holders that are listed, and as many waiters
 
 
 class Label(NamedTuple):
@@ -19,7 +19,7 @@ class Holder(NamedTuple):
     """A held permit: its session, that session's process if it is labelled, and the cost by unit.
 
     `lease_left`: seconds until the lease ends, unless the session renews it. At 0 or below it has
-    ended. None: no lease is lost in this store.
+    ended. None: no lease ends in this store.
     `held`: for how many seconds it is held. None: the store does not say. In memory it never does:
     a clock would slow down each acquire.
     """
@@ -32,7 +32,7 @@ class Holder(NamedTuple):
 
 
 class Waiter(NamedTuple):
-    """A queued acquire, as in `Holder`. `position`: how many stand before it.
+    """A queued acquire, with the same facts as a `Holder`. `position`: how many stand before it.
 
     `alive_for`: seconds until its session expires and the place is lost, unless the session calls.
     None: the session has expired, or no session expires in this store.

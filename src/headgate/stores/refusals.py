@@ -55,12 +55,12 @@ def unknown_limiter(name: str) -> UnknownLimiterError:
 
 
 def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapacityError:
-    """`declared`: the limits known here. A refusal may arrive before the new limits do."""
+    """`declared`: the limits known here, perhaps old: a refusal can arrive before the new ones."""
     most = declared.capacity
-    known = any(cost > most.get(unit, cost) for unit, cost in request.units.items())
+    is_over_known = any(cost > most.get(unit, cost) for unit, cost in request.units.items())
     less = (
         f"no more than {', '.join(f'{unit}={number}' for unit, number in most.items())}"
-        if known
+        if is_over_known
         else "less than that"
     )
     return CostExceedsCapacityError(

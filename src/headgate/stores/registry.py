@@ -38,16 +38,17 @@ def store_of(where: StoreLike) -> Store:
     if where is None:
         return MEMORY
     if isinstance(where, str):
-        return by_url.get(where) or by_url.setdefault(where, _found(where))
-    return where if isinstance(where, MemoryStore) else _found(where)
+        return by_url.get(where) or by_url.setdefault(where, _find_or_make(where))
+    return where if isinstance(where, MemoryStore) else _find_or_make(where)
 
 
-def _found(where: StoreLike) -> Store:
+def _find_or_make(where: StoreLike) -> Store:
+    """The store of a URL or a client object: one for the same servers and settings."""
     if isinstance(where, str):
         if where == "memory://":
             return MEMORY
-        scheme, found, _ = where.partition("://")
-        if not found or scheme not in REDIS_SCHEMES:
+        scheme, separator, _ = where.partition("://")
+        if not separator or scheme not in REDIS_SCHEMES:
             raise ValueError(
                 f"store={without_password(where)!r} names no store that headgate knows; write "
                 "'memory://', or a redis://, rediss://, unix://, redis+sentinel:// or "
@@ -72,7 +73,7 @@ def _end() -> None:
 
 
 # Python calls the callbacks of atexit in reverse order. The import of headgate registers this one,
-# so it comes after the program's own callbacks. They may be the first to use a Redis store.
+# so it runs after the program's own callbacks. One of those may be the first use of a Redis store.
 atexit.register(_end)
 
 

@@ -25,7 +25,7 @@ class LimitStatus:
     """One limit: of `capacity` units, `used` are in use and `left` are free (below zero: a debt).
 
     `limit` is the `Concurrency`, `Rate`, `Window` or `Quota` that holds in the store. It is the one
-    that this process has written, or one that means the same. It does not count in a comparison.
+    that this process has written, or one that means the same. `==` does not compare it.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class LimitStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """How many acquires of a limiter wait. `key`: of which key of it; None: of the whole."""
+    """How many acquires wait for one key of a limiter. `key` None: for the limiter itself."""
 
     name: str
     key: str | None
@@ -90,7 +90,7 @@ class Status:
 
 
 def unused(name: str, declared: Declaration, paused: int = 0) -> Status:
-    """The status of a name without declared limits: that of a new limiter with `declared`."""
+    """The status of a name without limits in the store, as of a new limiter with `declared`."""
     gate = Gate(declared.rules(), 0)
     if paused:
         gate.pause(0, paused)
@@ -125,7 +125,7 @@ def status_of(
 
 
 def snapshot(gate: Gate) -> Gate:
-    """Copy the gate for reading. It may be in the middle of a step, and stays unchanged."""
-    found = copy(gate)
-    found.rules = deepcopy(gate.rules)
-    return found
+    """A copy for reading, which may change it. `gate` may be in the middle of a step."""
+    copied = copy(gate)
+    copied.rules = deepcopy(gate.rules)
+    return copied

@@ -1,7 +1,7 @@
 """A status for people: lines for a terminal, and a table for a notebook.
 
 This module makes text of plain values. It knows no store and no clock. A terminal gets ASCII alone,
-so a print raises in no encoding. Names may hold anything; no character of them can act.
+so a print raises in no encoding. A name may have any character; none acts on a terminal or as HTML.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 WIDTH = 20  # of a bar, in columns
 LONGEST_NAME = 64  # in columns; a longer name loses its middle
 NO_LIMITS = "no limits declared yet"
-# From the longest. A time is shown in the first unit of which it has two.
+# From the longest. A time is shown in the first unit of which it has two or more.
 UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -41,7 +41,7 @@ def bars(uses: Sequence[Use]) -> list[str]:
 
 
 def bar(use: Use, width: int = WIDTH) -> str:
-    """A limit that is used a little shows a mark; one that has something left shows a dot."""
+    """The bar has a mark if anything is used, and a dot if anything is left."""
     marks = max(int(use.used > 0), width * use.used // max(use.capacity, 1))
     return f"{'#' * min(marks, width):.<{width}}"
 
@@ -66,7 +66,7 @@ def outlook(waiting: int, retry_after: float | None, paused: float) -> list[str]
 
 
 def duration(seconds: float) -> str:
-    """Three digits of the seconds, or one behind the point. The shortest is a millisecond."""
+    """Seconds have three digits, and longer units one after the point. The least is 1 ms."""
     for size, unit in UNITS:
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
@@ -79,7 +79,10 @@ def shortened(text: str) -> str:
 
 
 def as_html(name: str, uses: Sequence[Use], outlook: Sequence[str]) -> str:
-    """It sets no color, because a notebook is light or dark. The numbers repeat each bar."""
+    """It sets no color, because a notebook is light or dark.
+
+    The numbers say the same as the bars. So a screen reader skips the bars.
+    """
     from html import escape  # here: `import headgate` need not wait for it
 
     left = "text-align: left"
