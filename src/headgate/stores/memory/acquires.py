@@ -156,7 +156,8 @@ class Acquires:
             if not self._join(waiter):
                 await self._sleep(waiter)
             elif self._state.waiting.starting:
-                # It gets a marker, behind those of tasks that have not run yet.
+                # It was granted at once, and tasks that were granted earlier have not run yet. Its
+                # marker comes behind theirs.
                 self._lock.run(self._state.waiting.wake_granted, waiter)
             await self._begin(waiter)
             self._note_grant(waiter)
@@ -190,7 +191,7 @@ class Acquires:
             note_grant(self.counts, self.name, PLAIN, waited)
 
     def _note_grant(self, waiter: Waiter) -> None:
-        """Count the grant before the permit is made: an exception could come behind that."""
+        """Count the grant, before the permit is made. An exception can come right after that."""
         waiter.noted, grant = True, cast(Grant, waiter.grant)
         waited = None if waiter.since is None else max(0, grant.t - waiter.since) / 1_000_000
         note_grant(self.counts, self.name, waiter.request, waited)
@@ -270,8 +271,8 @@ class Acquires:
         """Let the tasks that were granted before this one run first."""
         waiting = self._state.waiting
         if waiter in waiting.gate.queue:
-            # Another thread may be granting this waiter, and makes the marker under the lock. This
-            # call only waits until that thread leaves the lock.
+            # Another thread may be granting this waiter, and makes its marker under the lock. This
+            # call changes nothing: it waits until that thread leaves the lock.
             with suppress(Reentered):
                 self._lock.run(waiting.next_at, None)
         if waiter.marker is not None:

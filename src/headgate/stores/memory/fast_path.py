@@ -144,11 +144,12 @@ Build = Callable[["Acquires", WaitQueue, Enter], Enter]
 
 
 def counted_enter() -> tuple[Build, Callable[[], int]]:
-    """For one queue: builds the same with a count, and takes the count since the last such call.
+    """Two functions of one queue. The first builds a `build_pooled_enter` that counts its entries.
+    The second returns the number of entries since its last call.
 
     The count is a local variable, because an attribute would cost twice as much (benchmarks,
-    telemetry). All that are built share it: a thread may still use the one before. The pool is not
-    checked first, to save half of that cost again.
+    telemetry). All the functions that are built share it: a thread may still use an earlier one.
+    They do not check the pool first, to save half of that cost again.
     """
     passed = 0
 
@@ -186,7 +187,7 @@ def build_pooled_wait(
     """Wait among the local waiters, if no caller waits in the gate's queue."""
     pool, append, starting = waiters.holders.pool, waiters.local.futures.append, waiters.starting
     gate, rules = waiters.gate, waiters.gate.rules
-    # The check below asks only this limit. If it has no room, a block waits in any case.
+    # The check below looks at this limit alone. If it has no room, the others do not matter.
     slots = cast(ConcurrencyRule, rules.single[0][0])
 
     async def enter_waiting(request: Request) -> None:
@@ -254,7 +255,8 @@ def build_pooled_leave(queue: Acquires, waiters: WaitQueue, lock: Lock) -> Calla
                 first = futures[0]
                 if first.get_loop() is not here:
                     return False
-                future = futures[0]  # for `except`: an interrupt after popleft() loses its result
+                # Also here, for `except`: an interrupt after popleft() loses its result.
+                future = futures[0]
                 future = popleft()
                 if future is not first and future.get_loop() is not here:
                     futures.appendleft(future)  # another thread was faster

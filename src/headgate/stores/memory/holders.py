@@ -21,8 +21,9 @@ A = TypeVar("A")
 class Holders:
     """The permits that are held, and the pool of those that were released and still count as held.
 
-    A usual permit has one of each unit. If no limit counts usual permits, `inside` does. `_units`
-    counts all others by their units, besides the gate.
+    A usual permit has one of each unit. The gate's limits count usual permits. If there is no such
+    limit, the length of `inside` is their number. `_units` has the number of all other permits, by
+    their units. The gate counts these, too.
     """
 
     __slots__ = ("_gate", "_uncounted", "_units", "counted", "inside", "pool")
@@ -65,7 +66,7 @@ class Holders:
         self.add(units)
 
     def count_late(self, waiter: Waiter) -> None:
-        """Count a granted block as held, although its limits held nothing."""
+        """Count a block as a holder. At its grant no limit held anything."""
         self.all_or_nothing(self.add_late, {})
         waiter.holds = True
 
@@ -155,7 +156,7 @@ class Holders:
         return [costs[index] for index, _ in rules.slots]
 
     def _counted(self) -> zip[tuple[ConcurrencyRule, int, int]]:
-        """Each concurrency limit, its cost of a usual permit, and the total cost of the others."""
+        """Each concurrency limit, with the cost of a usual permit and the total of all others."""
         sums = [0] * len(self._gate.rules.slots)
         for its, number in self._units.items():
             costs = self._slot_costs(dict(its))

@@ -40,7 +40,7 @@ class MemoryLists:
         return self.keys(name)
 
     def longest(self) -> list[QueueLength]:
-        """There may be very many queues, and mostly few with waiters."""
+        """There may be very many queues. Most have no waiters, and are left out first."""
         waiting = [queue for queue in self._store.queues() if waiters(queue)]
         return longest(length_of(queue) for queue in waiting if is_listed(queue.name))
 
@@ -48,7 +48,7 @@ class MemoryLists:
         return self.longest()
 
     async def amembers(self, name: str) -> Members:
-        """As of the last look at the status: it puts local waiters into the queue."""
+        """Without the local waiters that came after the last `status`: it queues them."""
         limits = dict(self._store.declarations())
         if name not in limits:
             return Members((), (), 0, 0)

@@ -31,11 +31,12 @@ class LocalWaiters:
         self.loops = Loops()  # event loops whose tasks wait in the gate's queue
 
     def migrate(self) -> None:
-        """Move all of them. After an exception between two steps the next call goes on."""
+        """Move all of them into the gate's queue. After an exception, the next call goes on."""
         gate, futures, migrating = self._gate, self.futures, self._migrating
         if not (futures or migrating):
             return
-        # Threads read both queues without the lock. The mark keeps the gate's queue non-empty.
+        # Threads look at both queues without the lock. With this mark, they see a waiter in the
+        # gate's queue while the waiters are on their way.
         gate.queue[self] = gate.rules.plain
         while futures or migrating:
             with suppress(IndexError):

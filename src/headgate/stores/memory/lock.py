@@ -26,7 +26,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 # Torn: an exception left the locked code in the middle, and `repair` has not run yet.
 FREE, BUSY, TORN = 0, 1, 2
-# Interrupts that one caller survives while it runs deferred calls. The next caller goes on.
+# Exceptions after which a caller stops running deferred calls. The next caller runs the rest.
 ATTEMPTS = 100
 # Deferred calls beyond which the threads that make them wait for the one that runs them.
 MOST_DEFERRED = 100
@@ -100,15 +100,18 @@ class Lock:
         return result
 
     def wait(self) -> None:
-        """Acquire the lock from another thread. After a fork, a new attempt finds the new lock."""
+        """Acquire the lock when its thread releases it.
+
+        A fork in this wait renews the lock. The next attempt then finds it free.
+        """
         while not self.acquire(True, CHECK_AGAIN):
             pass
 
     def fork(self, disown: Callable[[], None]) -> None:
         """In the child of a fork: run `disown`.
 
-        If another thread was inside, its step never ends here: `disown` runs before all deferred
-        calls. Otherwise it runs last, also after a step of this thread.
+        If another thread was inside, its step never ends in the child: `disown` runs before all
+        deferred calls. Otherwise it runs after them, and after a step of this thread.
         """
         if self.state and not self.is_held_here():
             self.state = FREE
@@ -137,7 +140,7 @@ class Lock:
             self.run_all_deferred()
 
     def _give_way(self) -> None:
-        """Let the thread that has the lock finish: its own caller waits for that.
+        """Let the thread that has the lock run all deferred calls: its own caller waits for that.
 
         Code that has interrupted locked code does not wait. A thread waits for GIVE_WAY at most.
         """
@@ -236,7 +239,8 @@ def forget_all() -> None:
     """In the child of a fork: take the lock from the threads of the parent.
 
     A signal handler may have forked in the middle of locked code. That code goes on in the child,
-    so this thread keeps the lock. If the handler interrupted `wait`, that finds a free lock.
+    so this thread keeps the lock. If the handler interrupted `Lock.wait`, that goes on and finds a
+    free lock.
     """
     if has_lock():
         # threading.Condition and the standard library's own locks do the same.

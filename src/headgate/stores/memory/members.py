@@ -25,12 +25,10 @@ def members_of(queue: WaitQueue, now: int) -> Members:
     each = chain.from_iterable(repeat(units, count) for units, count in held)
     waiting = islice(enumerate(queue.gate.queue), MOST)
     return Members(
-        tuple(Holder("", label, units_of(its, declared), None) for its in islice(each, MOST)),
+        tuple(Holder("", label, units_of(units, declared), None) for units in islice(each, MOST)),
         tuple(
-            Waiter(
-                "", label, units_of(its.request.units, declared), place, None, waited_by(its, now)
-            )
-            for place, its in ((place, cast("waiters.Waiter", its)) for place, its in waiting)
+            Waiter("", label, units_of(it.request.units, declared), place, None, waited_by(it, now))
+            for place, it in ((place, cast("waiters.Waiter", it)) for place, it in waiting)
         ),
         sum(count for _, count in held),
         len(queue.gate.queue),
