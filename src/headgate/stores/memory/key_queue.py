@@ -39,7 +39,7 @@ class KeyState:
         self.declared = declared
         (self.rule,) = declared.rules()
         self.rule.open(t)
-        self.fence = t  # as in the gate
+        self.fence = t  # of the last grant; it begins at `t`, as in the gate
         self.inside = 0  # callers in a block
         self.busy = False  # an admission is in the middle of its step
 
@@ -72,7 +72,6 @@ class KeyStore(Protocol):
     counts_blocks: bool
     kept: dict[str, Any]  # by name: a KeyState or a MemoryQueue
     lock: Lock
-
     pauses: dict[str, int]  # of whole limiters, by name: when they end
 
     def begin_key(self, name: str, declared: Declaration) -> KeyState | MemoryQueue: ...
@@ -90,6 +89,7 @@ class KeyQueue:
         self._declared = declared
 
     def __getattr__(self, name: str) -> Any:
+        """Every method that is not written here needs the whole queue."""
         return getattr(self._open(), name)
 
     def _open(self) -> MemoryQueue:
@@ -127,7 +127,7 @@ class KeyQueue:
             state.leave()
 
     def _admit(self, block: int) -> tuple[int, int] | None:
-        """`KeyState.admit` under the lock. None, too, if the key has no numbers to ask now.
+        """`KeyState.admit` under the lock. Also None if the whole queue of the key has to decide.
 
         An exception may come wherever Python runs a signal handler: see fast_path.py.
         """
@@ -163,12 +163,12 @@ class KeyQueue:
         return passed
 
     def _find_state(self) -> KeyState | None:
-        """The numbers of the key, new ones if need be. None: the whole queue decides."""
+        """The numbers of the key, new ones if it has no state. None: the whole queue decides."""
         store = self._store
         state = store.kept.get(self.name) or store.begin_key(self.name, self._declared)
         if state.__class__ is not KeyState or state.busy:
             return None
-        # The whole queue of a key waits for the end of a pause of the whole limiter.
+        # In a pause of the limiter with all its keys, callers wait in the whole queue of their key.
         pauses = store.pauses
         return None if pauses and self._pause_left() else state
 
@@ -178,6 +178,7 @@ class KeyQueue:
         return max(0, end - self._store.clock.now())
 
     def _undo(self, block: int) -> None:
+        """Count out the caller of a block, which an exception kept out. Its token stays charged."""
         if block:
             self.leave()
 
@@ -216,7 +217,7 @@ class KeyQueue:
         grant = self._admit(0)
         return None if grant is None else Permit(self, {}, Grant(*grant), 0.0, 0, None)
 
-    # Its permits hold nothing: a concurrency limit needs the whole queue.
+    # The permits of a key with numbers hold nothing: under a concurrency limit it is a whole queue.
 
     def release(self, permit: Permit) -> None:
         """Do nothing."""
@@ -237,7 +238,7 @@ class KeyQueue:
     def _run_or_defer(self, act: Callable[[MemoryQueue], None]) -> None:
         try:
             queue = self._open()
-        except Reentered:  # the interrupted admission runs it at its end
+        except Reentered:  # the admission that this code has interrupted runs `act` at its end
             DEFERRED.append((self._store.lock, lambda: act(self._open())))
         else:
             act(queue)

@@ -49,7 +49,7 @@ class MemoryQueue(Acquires):
     def __init__(self, store: OwnStore, name: str, declared: Declaration) -> None:
         self.name = name
         self.counts = counts_of(name, store.is_share)
-        # Builds the fast path that counts, and takes its count. None: it did not count yet.
+        # See `counted_enter`. None: the fast path has never counted.
         self._counted: tuple[Build, Callable[[], int]] | None = None
         self._store = store
         self._set_up(declared)
@@ -95,7 +95,7 @@ class MemoryQueue(Acquires):
             build_pooled_wait(self, waiting, self._clock.now, counts) if pools else self.enter_queue
         )
         waiting.pooling, self.enter = pools, enter
-        # The first task notes its loop.
+        # Until a task has shown that asyncio runs it, tasks enter by the check.
         self.enter_task = enter if self._loop_check.knows() else self._loop_check.enter
 
     # The limits -----------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def begin_counting(queue: MemoryQueue) -> Build:
 
 
 def stop_counting(queue: MemoryQueue) -> None:
-    """Take the last count of the fast path: the store forgets `queue`, or it counts elsewhere."""
+    """Take the last count of the fast path. `queue` ends, or gets other counts."""
     if queue._counted is not None:
         queue.counts.collect(queue._counted[1])
 
@@ -236,7 +236,11 @@ def try_evict(queue: MemoryQueue) -> bool:
 
 
 def take_over(queue: MemoryQueue, rule: Rule, fence: int) -> list[None]:
-    """Go on with a key whose callers have passed by `rule`. Returns the list of those in blocks."""
+    """Go on from the numbers of a key: its rule and its last fence.
+
+    Returns the list that counts the callers in blocks. The caller of this function adds those of
+    the key.
+    """
     waiting = queue._state.waiting
     waiting.gate.rules = Rules([rule])
     waiting.gate.fence = max(waiting.gate.fence, fence)

@@ -35,7 +35,7 @@ class OwnStore(Protocol):
     is_share: bool
 
     def keep(self, queue: Any) -> None:
-        """Know this queue again, which was evicted."""
+        """Keep this queue again. It was evicted, and is used again."""
 
     def open_queue(self, name: str, declared: Declaration) -> Any:
         """The queue of an encoded name."""
@@ -235,7 +235,7 @@ class QueueState:
             self._follow(declared, declares=False)
 
     def _follow(self, declared: Declaration, declares: bool = True) -> None:
-        """After an interrupt it runs again, because it notes the limits last."""
+        """Replace the limits. It notes them last, so that after an interrupt it runs again."""
         waiting, gate = self.waiting, self._gate
         waiting.local.migrate()
         waiting.holders.empty_pool()
@@ -245,7 +245,7 @@ class QueueState:
             waiter.refused = never(waiting.name, declared, waiter.request)
             waiter.wake()
             gate.leave(waiter)
-        # Limits that no acquire has declared leave no trace.
+        # Limits that no acquire has declared leave no counts to the next ones.
         if self.undeclared and not self._drained:
             gate.reset(self._clock.now())
         waiting.holders.count_again()

@@ -47,7 +47,7 @@ class MemoryStore:
         self.lock = Lock("store", lambda: None)
         self._queues: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
         self.kept: dict[str, KeyState | MemoryQueue] = {}
-        self._most = FEWEST_QUEUES
+        self._most = FEWEST_QUEUES  # of `kept`, before the next search for idle ones
         self.counts_blocks = counts_blocks()
         self._written: Written = {}
         self.pauses: dict[str, int] = {}  # of whole limiters, by name: when they end
@@ -108,7 +108,10 @@ class MemoryStore:
             queue.pause_whole(until)
 
     def begin_key(self, name: str, declared: Declaration) -> KeyState | MemoryQueue:
-        """The new state of a key, under the lock. A queue that is evicted and in use goes on."""
+        """The new state of a key, under the lock.
+
+        An evicted queue that some code still refers to goes on instead.
+        """
         queue = self._queues.get(name)
         return queue or self.kept.setdefault(name, KeyState(declared, self.clock.now()))
 
@@ -207,7 +210,7 @@ class MemoryStore:
 
     @property
     def texts(self) -> None:
-        """There is no other process to share with."""
+        """None: these are for limits that processes share."""
         return None
 
     def forget_places(self) -> None:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from headgate.gate.gate import Units
     from headgate.permit import Permit
 
-RECHECK = 10_000  # microseconds until a waiter checks again whose estimate came too early
+# Microseconds after an estimate that came too early, until its waiter checks again.
+RECHECK = 10_000
 
 
 class WaitQueue:
@@ -77,7 +78,7 @@ class WaitQueue:
         self.local.migrate()
         self._drop_closed()
         if self.pooling and gate.queue and request.plain:
-            # Behind others, for as long as it takes.
+            # It asks for one permit, waits for as long as it takes, and others wait before it.
             gate.join(waiter, request.units, gate.rules.usual)
             waiter.since = gate.t
             self._note_loop(waiter)
@@ -143,7 +144,8 @@ class WaitQueue:
         first = next(iter(gate.queue), None) is waiter
         self.advance()
         if waiter.grant is not None:
-            return first  # not the first: it sleeps once more, and those before it run first
+            # If it was not the first, it sleeps once more: so those before it run first.
+            return first
         if waiter.refused is not None:
             return waiter.refused
         if gate.t >= waiter.deadline:
@@ -174,7 +176,7 @@ class WaitQueue:
         self._schedule_head()
 
     def advance_later(self) -> None:
-        """Advance after the step that runs now. Both may run twice."""
+        """Advance after the step that runs now. Either may run again after an exception."""
         if self.local.futures or self.gate.queue or (not self.pooling and self.declared.timeless):
             self._lock.deferred.append((self._lock, self.advance))
 
@@ -215,7 +217,8 @@ class WaitQueue:
             head = cast(Waiter, next(iter(gate.queue)))
             moment = gate.next_at()
             if moment < head.check_at:
-                head.wake()  # first: after an interrupt, it is woken again
+                # In this order: after an interrupt between them, the next step wakes it again.
+                head.wake()
                 head.check_at = moment
 
     def next_at(self, _: None) -> int:

@@ -84,7 +84,8 @@ class TaskWaiter(Waiter):
     async def sleep(self, clock: Clock, timeout: float | None, look: Callable[[], None]) -> None:
         """Sleep until a wake, or for `timeout` seconds, if it is a number.
 
-        The first waiter whose time is over calls `look`. It wakes all that may go, in order (S6).
+        After the timeout the waiter calls `look`. That wakes all waiters that may go, in order
+        (S6).
         """
 
         def look_and_wake() -> None:
@@ -121,7 +122,7 @@ class MigratedWaiter(TaskWaiter):
     seen = False
 
     def wake(self) -> bool:
-        if not hasattr(self, "future"):  # dropped below: the task has its grant
+        if not hasattr(self, "future"):  # a former call dropped it below: the task has its grant
             return True
         woken = super().wake()
         # `migrated` keeps this waiter. Its future would keep the task, even of a dropped loop.
