@@ -229,11 +229,11 @@ class Absence:
         self._words = limiter, store, mode
         self._since = self._last = 0.0
         # Locked from the message that the store is away to the one that it is back.
-        self._is_reported = threading.Lock()
+        self._reported = threading.Lock()
 
     def begins(self, cause: StoreError | None, key: str) -> None:
         self.now, self._last, self.cause, self._key = True, monotonic(), cause or self.cause, key
-        if self._is_reported.acquire(blocking=False):
+        if self._reported.acquire(blocking=False):
             self._since = self._last
             why = self.cause or "It was found away."
             self._log("store_away", "%s goes without its store, %s: %s. %s", *self._words, why)
@@ -247,9 +247,9 @@ class Absence:
         if self.now:
             self.now, self.cause = False, None
         is_calm = monotonic() - self._last >= CALM
-        if self._is_reported.locked() and is_calm and not away(self._key):
+        if self._reported.locked() and is_calm and not away(self._key):
             with suppress(RuntimeError):  # another thread was faster
-                self._is_reported.release()
+                self._reported.release()
                 self._log("store_back", "%s is back at its store, %s.", *self._words[:2])
                 if has_hooks():
                     from headgate.events import StoreBack
