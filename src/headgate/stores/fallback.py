@@ -266,7 +266,7 @@ MOST = 1024  # absences that are remembered for each store
 
 
 class Mode:
-    """What replaces a store. This one limits nothing. Log lines show its `str()`."""
+    """The replacement of a store. This one limits nothing. Log lines show its `str()`."""
 
     def check(self, name: str, declared: Declaration) -> None:
         """Raise ValueError for limits that it cannot keep."""
