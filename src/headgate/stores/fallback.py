@@ -246,8 +246,7 @@ class Absence:
         # While the server of the failed key is still away, no message says that the store is back.
         if self.now:
             self.now, self.cause = False, None
-        is_calm = monotonic() - self._last >= CALM
-        if self._reported.locked() and is_calm and not away(self._key):
+        if self._reported.locked() and monotonic() - self._last >= CALM and not away(self._key):
             with suppress(RuntimeError):  # another thread was faster
                 self._reported.release()
                 self._log("store_back", "%s is back at its store, %s.", *self._words[:2])
