@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Quota, Rate, Window
 from headgate.limits import Limit
+from headgate.stores.memory import store as memory_store
 from headgate.stores.memory.key_queue import KeyState
 from headgate.stores.memory.lock import DEFERRED
 from headgate.stores.memory.store import MemoryStore
@@ -378,3 +381,170 @@ async def test_a_task_outside_asyncio_cannot_enter_a_key() -> None:
     step = limiter["k"].__aenter__()
     with pytest.raises(RuntimeError, match="No event loop of asyncio runs here"):
         await asyncio.to_thread(step.send, None)
+
+
+# A key that is forgotten, and one that another limiter has opened ---------------------------------
+
+
+def forget(limiter: Limiter, clock: VirtualClock) -> None:
+    """Use so many other keys that the store forgets all that are idle."""
+    clock.jump(HOUR)
+    for number in range(3000):
+        assert limiter[f"other {number}"].try_acquire()
+    gc.collect()
+
+
+def test_a_key_that_a_limiter_without_limits_has_opened_keeps_its_limits() -> None:
+    _, limiter, clock = numbers("2/hour")
+    unused, forgotten = limiter["new"], limiter["k"]
+    forget(limiter, clock)
+    for key in (unused, forgotten):
+        assert key.key is not None
+        Limiter.attach("api", store=limiter._store)[key.key]  # a web page does that
+        assert [bool(key.try_acquire()) for _ in range(3)] == [True, True, False]
+
+
+def test_a_key_is_not_forgotten_while_a_caller_is_in_a_block_of_its_queue() -> None:
+    """S1"""
+    _, limiter, clock = numbers()
+    limiter["k"].reset()  # opens the queue
+    with limiter["k"]:
+        forget(limiter, clock)
+        limiter["k"].update(Concurrency(1))
+        assert not takes_one(limiter["k"])
+    assert takes_one(limiter["k"])
+
+
+def test_a_use_just_after_a_key_was_found_idle_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a thread that uses the key's queue as soon as it is closed, then the store keeps it."""
+    _, limiter, clock = numbers("2/hour")
+    limiter["k"].reset()
+    clock.jump(HOUR)
+    used: list[bool] = []
+
+    def use(name: str, _: Any) -> None:
+        if name == "api:k" and not used:
+            used.append(bool(limiter["k"].try_acquire()))
+
+    monkeypatch.setattr(memory_store, "remember_units", use)
+    forget(limiter, clock)
+    assert used == [True]
+    assert limiter["k"].status().limits[0].used == 1
+
+
+def test_a_debt_of_a_forgotten_key_outlasts_an_update() -> None:
+    _, limiter, clock = numbers("5/second")
+    permit = limiter["k"].acquire_sync()
+    forget(limiter, clock)
+    permit.settle(requests=1000)
+    limiter["k"].update("6/second")
+    assert limiter["k"].status().limits[0].used > 900
+
+
+def test_a_handler_may_declare_other_limits_and_finds_the_key_busy() -> None:
+    """H1"""
+    answers: list[object] = []
+
+    def handler(limiter: Limiter) -> None:
+        other = Limiter("api", "7/second", store=limiter._store)
+        answers.append(bool(other["k"].try_acquire()))
+        other["k"].flush()
+
+    _, limiter = interrupted(handler)
+    assert answers == [False]
+    assert limiter["k"].status().limits[0].capacity == 7
+
+
+# Python reports an exception that comes while a generator ends, and goes on.
+@pytest.mark.filterwarnings("ignore:.*Lock._first:pytest.PytestUnraisableExceptionWarning")
+def test_an_exception_while_a_key_is_opened_leaves_it_paused_with_its_limiter() -> None:
+    class Stopped(BaseException):
+        """Of a signal handler."""
+
+    def stop() -> None:
+        raise Stopped
+
+    place, more = 0, True
+    while more:
+        _, limiter, _ = numbers("5/hour")
+        limiter.pause(60)
+        with suppress(Stopped):
+            more = at_place(place, limiter["k"].reset, stop)
+        assert not takes_one(limiter["k"])
+        place += 1
+    assert place > 20
+
+
+# A handler at each place --------------------------------------------------------------------------
+
+ACTS: dict[str, Callable[[Limiter], Any]] = {
+    "enter": lambda limiter: limiter["k"].__enter__(),
+    "try": lambda limiter: takes_one(limiter["k"]),
+    "reset": lambda limiter: limiter["k"].reset(),
+    "update": lambda limiter: limiter["k"].update("4/minute"),
+    "hold": lambda limiter: limiter["k"].update(Concurrency(3)),
+    "pause": lambda limiter: limiter["k"].pause(60),
+    "pause all": lambda limiter: limiter.pause(60),
+}
+
+
+def at_place(number: int, act: Callable[[], Any], handler: Callable[[], Any]) -> bool:
+    """Run `act`, and `handler` at a place in headgate where Python may run a signal handler: where
+    a function begins, and behind a call of C. False: there are not so many places.
+    """
+    left = number
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and "/headgate/" in frame.f_code.co_filename:
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                handler()
+
+    sys.setprofile(look)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return left < 0
+
+
+def end_of(*steps: Callable[[Limiter], Any], place: int | None = None) -> Any:
+    """The limits and pauses after the steps, and how many callers are in a block. With `place`, the
+    second interrupts the first there; None: there are not so many places.
+    """
+    _, limiter, _ = numbers("5/hour")
+    limiter = Limiter("api", "5/hour", store=limiter._store, max_sleep=0)
+
+    def run(step: Callable[[Limiter], Any]) -> None:
+        with suppress(MaxSleepExceededError):
+            step(limiter)
+
+    if place is None:
+        for step in steps:
+            run(step)
+    elif not at_place(place, lambda: run(steps[0]), lambda: run(steps[1])):
+        return None
+    key, limits, paused = limiter["k"], limiter["k"].status().limits, limiter["k"].status().paused
+    limiter.resume()
+    key.resume()
+    key.update(Concurrency(9))
+    return [(str(each.limit), each.used) for each in limits], paused, key.status().limits[0].used
+
+
+@pytest.mark.parametrize("handler", ["update", "hold", "pause", "pause all"])
+@pytest.mark.parametrize("act", ["enter", "try", "reset"])
+def test_a_change_by_a_handler_at_any_place_comes_before_or_after(act: str, handler: str) -> None:
+    """H1, S1: given code that uses or opens a key, then a handler's change of it is not lost, and
+    the callers in blocks are counted.
+    """
+    first, second = ACTS[act], ACTS[handler]
+    right = [end_of(first, second), end_of(second, first)]
+    place = 0
+    while (end := end_of(first, second, place=place)) is not None:
+        assert end in right, (place, right)
+        place += 1
+    assert place > 20

@@ -17,8 +17,8 @@ from headgate.gate.gate import Gate, Grant, Rules
 from headgate.permit import Permit, Refusal
 from headgate.stores.loops import no_loop
 from headgate.stores.memory.fast_path import NO_WAIT
-from headgate.stores.memory.lock import DEFERRED, Lock, Reentered
-from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.memory.lock import BUSY, DEFERRED, FREE, Lock, Reentered
+from headgate.stores.memory.queue import MemoryQueue, declare
 from headgate.stores.memory.state import read_status
 from headgate.stores.status import Status, unused
 
@@ -96,6 +96,12 @@ class KeyQueue:
         """The whole queue. Raises Reentered in code that has interrupted an admission."""
         return self._store.open_queue(self.name, self._declared)
 
+    def _open_in_use(self) -> MemoryQueue:
+        """The whole queue, with limits: a limiter without limits may have made it."""
+        queue = self._open()
+        declare(queue, self._declared)
+        return queue
+
     @property
     def declared(self) -> Declaration:
         state = self._store.kept.get(self.name)
@@ -131,18 +137,21 @@ class KeyQueue:
 
         An exception may come wherever Python runs a signal handler: see fast_path.py.
         """
-        lock, now = self._store.lock, self._store.clock.now
+        lock, now, kept = self._store.lock, self._store.clock.now, self._store.kept
         is_inside = is_released = False
         state: Any = None
-        passed = None
+        before, passed = FREE, None
         try:
             if not lock.acquire(*NO_WAIT):
                 lock.wait()
             state = self._find_state()
             if state is not None:
-                state.busy, is_inside = True, True
-                passed = state.admit(now(), block)
-                state.busy, is_inside = False, False
+                # Busy: a handler changes nothing, and leaves the deferred calls to this caller.
+                before = lock.state
+                state.busy, lock.state, is_inside = True, BUSY, True
+                if kept[self.name] is state:  # a handler may have opened the queue just now
+                    passed = state.admit(now(), block)
+                state.busy, lock.state, is_inside = False, before, False
             is_released = True
             lock.release()
             if DEFERRED:
@@ -151,7 +160,7 @@ class KeyQueue:
                 self._count(block)
         except BaseException:
             if is_inside:
-                state.busy = False
+                state.busy, lock.state = False, before
             if not is_released:
                 try:  # noqa: SIM105 - no call comes before the release
                     lock.release()
@@ -192,22 +201,22 @@ class KeyQueue:
         if _get_running_loop() is None:
             raise no_loop()
         permit = self._try(request)
-        return await self._open().acquire(request) if permit is None else permit
+        return await self._open_in_use().acquire(request) if permit is None else permit
 
     def acquire_sync(self, request: Request) -> Permit:
         permit = self._try(request)
-        return self._open().acquire_sync(request) if permit is None else permit
+        return self._open_in_use().acquire_sync(request) if permit is None else permit
 
     async def atake(self, request: Request) -> Permit | Refusal:
         if _get_running_loop() is None:
             raise no_loop()
         permit = self._try(request)
-        return await self._open().atake(request) if permit is None else permit
+        return await self._open_in_use().atake(request) if permit is None else permit
 
     def take(self, request: Request) -> Permit | Refusal:
         permit = self._try(request)
         try:
-            return self._open().take(request) if permit is None else permit
+            return self._open_in_use().take(request) if permit is None else permit
         except Reentered:
             return Refusal(0.0)
 
@@ -227,13 +236,30 @@ class KeyQueue:
     def owns(self, permit: Permit) -> bool:
         return True  # as in the whole queue
 
+    async def arelease(self, permit: Permit) -> bool:
+        return False
+
     def settle(self, permit: Permit, extras: Units) -> None:
-        self._run_or_defer(lambda queue: queue.settle(permit, extras))
+        def settle(queue: MemoryQueue) -> None:
+            declare(queue, self._declared)
+            queue.settle(permit, extras)
+
+        self._run_or_defer(settle)
 
     # Changes and looks ----------------------------------------------------------------------------
 
+    def follow(self, declared: Declaration) -> None:
+        if declared.program != self.declared.program:
+            self._run_or_defer(lambda queue: queue.follow(declared))
+
+    def accept(self, declared: Declaration, known: bool) -> None:
+        self._run_or_defer(lambda queue: queue.accept(declared, known))
+
     def change(self, change: Change) -> None:
         self._run_or_defer(lambda queue: queue.change(change))
+
+    def flush(self) -> None:
+        """Do nothing: every call has taken effect already."""
 
     def _run_or_defer(self, act: Callable[[MemoryQueue], None]) -> None:
         try:
@@ -249,7 +275,15 @@ class KeyQueue:
             return unused(self.name, own or self._declared, pause)
         if isinstance(state, MemoryQueue):
             return state.status(own)
-        return cast(KeyState, state).status(self.name, self._store.clock.now(), pause)
+
+        def read(t: int) -> Status:
+            return cast(KeyState, state).status(self.name, t, pause)
+
+        now = self._store.clock.now()
+        try:
+            return self._store.lock.run(read, now)
+        except Reentered:  # this code has interrupted the step of another queue
+            return read(now)
 
     async def astatus(self, own: Declaration | None = None) -> Status:
         return self.status(own)

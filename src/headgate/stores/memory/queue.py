@@ -248,6 +248,12 @@ def take_over(queue: MemoryQueue, rule: Rule, fence: int) -> list[None]:
     return waiting.holders.inside
 
 
+def declare(queue: MemoryQueue, declared: Declaration) -> None:
+    """Declare these limits, if no acquire has declared any."""
+    if queue._state.undeclared:
+        queue._lock.run_or_defer(lambda: queue._state.declare(declared))
+
+
 def has_limits(queue: MemoryQueue) -> bool:
     """Whether an acquire has declared limits."""
     return not queue._state.undeclared

@@ -37,6 +37,9 @@ class OwnStore(Protocol):
     def keep(self, queue: Any) -> None:
         """Keep this queue again. It was evicted, and is used again."""
 
+    def drop(self, queue: Any) -> None:
+        """Keep this queue no longer. It is evicted."""
+
     def open_queue(self, name: str, declared: Declaration) -> Any:
         """The queue of an encoded name."""
 
@@ -293,11 +296,13 @@ class QueueState:
         """Close the fast path, if forgetting the queue changes nothing. Returns whether it did."""
         self.waiting.advance()
         self._evicted = self._gate.idle_at() <= self._clock.now() and not (
-            self._declarations.updated(self.waiting.declared.program)
+            self.waiting.holders.inside or self._declarations.updated(self.waiting.declared.program)
         )
         if self._evicted:
             self._replace_rules()
             self._rebuild()
+            # Under the lock: the next use has the queue kept again.
+            self._store.drop(self._issuer)
         return self._evicted
 
     def disown(self) -> None:

@@ -84,26 +84,42 @@ class MemoryStore:
             state = self.kept.get(name)
             if isinstance(state, KeyState):
                 return self._open_key(name, state)
-            queue = cast(MemoryQueue, self.kept.setdefault(name, MemoryQueue(self, name, declared)))
-            self._queues[name] = queue
+            queue = MemoryQueue(self, name, declared)
             self._pause_key(queue)
+            self._enroll_later(name)
+            queue = cast(MemoryQueue, self.kept.setdefault(name, queue))
         return queue
 
     def _open_key(self, name: str, state: KeyState) -> MemoryQueue:
         if state.busy:
             raise Reentered(title(name))
-        queue = MemoryQueue(self, name, state.declared)
-        inside = take_over(queue, state.rule, state.fence)
-        self._queues[name] = queue
-        # No call comes before the end of these lines: each block that leaves finds its count.
-        self.kept[name] = queue
-        inside += [None] * state.inside
-        state.inside = 0
-        self._pause_key(queue)
+        state.busy = True  # a signal handler that comes meanwhile leaves the numbers as they are
+        try:
+            if self.kept[name] is not state:  # a handler has opened it before this
+                return cast(MemoryQueue, self.kept[name])
+            queue = MemoryQueue(self, name, state.declared)
+            inside = take_over(queue, state.rule, state.fence)
+            self._pause_key(queue)
+            self._enroll_later(name)
+            # No call comes before the end of these lines: each block that leaves finds its count.
+            self.kept[name] = queue
+            inside += [None] * state.inside
+            state.inside = 0
+        finally:
+            state.busy = False
         return queue
 
+    def _enroll_later(self, name: str) -> None:
+        """Have the new queue of `name` enrolled after this step, also if that ends early."""
+        self.lock.deferred.append((self.lock, lambda: self._enroll(name)))
+
+    def _enroll(self, name: str) -> None:
+        queue = self.kept.get(name)
+        if isinstance(queue, MemoryQueue):
+            self._queues[name] = queue
+            self._pause_key(queue)  # `pause_keys` notes a pause before it looks for queues
+
     def _pause_key(self, queue: MemoryQueue) -> None:
-        # Look after the queue is stored: `pause_keys` notes the pause before it looks for keys.
         if self.pauses and (until := self.pauses.get(whole_of(queue.name) or "")):
             queue.pause_whole(until)
 
@@ -131,7 +147,8 @@ class MemoryStore:
 
     def queues(self) -> list[MemoryQueue]:
         """All queues in use, and idle ones that were not forgotten yet."""
-        return list(self._queues.values())
+        queues = (ref() for ref in self._queues.valuerefs())  # a list: other threads may add some
+        return [queue for queue in queues if queue is not None]
 
     def _key_states(self) -> list[tuple[str, KeyState]]:
         kept = list(self.kept.items())
@@ -165,6 +182,10 @@ class MemoryStore:
     def keep(self, queue: MemoryQueue) -> None:
         self.kept[queue.name] = queue
 
+    def drop(self, queue: MemoryQueue) -> None:
+        if self.kept.get(queue.name) is queue:
+            del self.kept[queue.name]
+
     def _try_forget(self, name: str) -> None:
         """Forget the state of a key under the lock, if that changes nothing."""
         state = self.kept.get(name)
@@ -184,7 +205,6 @@ class MemoryStore:
                         self.lock.run(self._try_forget, name)
             elif try_evict(kept):
                 remember_units(name, kept.declared.capacity)
-                self.kept.pop(name, None)
         self._most = max(FEWEST_QUEUES, 2 * len(self.kept))
 
     def begin_again(
