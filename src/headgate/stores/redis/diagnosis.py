@@ -1,7 +1,7 @@
 """Faults of a store and of its use that an operator can remove, each with its remedy.
 
 First come the servers: connection, rights, state, memory, clock and version. Then come the names in
-use: declarations that disagree, and members of dead processes. To look here changes nothing.
+use: declarations that disagree, and members of dead processes. An examination changes nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 Severity = Literal["serious", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = "serious", "warning", "note"
-# Without these rights most of headgate works.
+# headgate mostly works without these rights.
 OPTIONAL = {"info", "ping", "cluster|slots", "asking"}
-OLDEST = (6, 2)
-FULL = 0.9  # the share of maxmemory from which memory is nearly full
-SKEW = 1.0  # seconds
-HOLD = 60_000_000  # microseconds; as in limits_history.lua
-CHUNK = 500  # the names of one round trip
+OLDEST = (6, 2)  # the oldest version of Redis that headgate is tested with
+FULL = 0.9  # memory counts as nearly full above this share of maxmemory
+SKEW = 1.0  # seconds by which clocks may differ
+# Microseconds for which others cannot declare replaced limits again. Twin: HOLD in prelude.lua.
+HOLD = 60_000_000
+CHUNK = 500  # names that share one round trip
 DOCUMENT = 'see "What the server needs" in docs/redis.md'
 
 
@@ -105,7 +106,9 @@ def state_findings(place: str, found: Probed) -> Iterator[Finding]:
     if not isinstance(refusal, RedisError) or found.is_missing("hset"):
         return
     text = str(refusal)
-    if "wrong number of arguments" in text or text.partition(" ")[0].isdecimal():  # MOVED
+    # The probe lacks an argument, so a server that accepts writes says that, or MOVED. redis-py
+    # leaves out the word MOVED: the text begins with the number of the slot.
+    if "wrong number of arguments" in text or text.partition(" ")[0].isdecimal():
         return
     if "replica" in text.lower() or "READONLY" in text:
         remedy = "Name the primary, or let Sentinel name it: redis+sentinel://."
@@ -134,7 +137,10 @@ def right_findings(place: str, found: Probed) -> Iterator[Finding]:
 
 
 def unneeded(found: Probed) -> set[str]:
-    """headgate needs functions or scripts, and prefers functions."""
+    """The rights that headgate does not need on this server: those of scripts, or of functions.
+
+    It needs one of the two, and prefers functions.
+    """
     if found.works(FUNCTIONS):
         return {*SCRIPTS}
     return {*(FUNCTIONS if found.is_unknown("fcall") or found.works(SCRIPTS) else SCRIPTS)}
@@ -161,7 +167,7 @@ def script_findings(place: str, found: Probed) -> Iterator[Finding]:
 
 
 def info_findings(place: str, info: dict[str, str], several: bool) -> Iterator[Finding]:
-    """The facts of INFO. Without the right to it there are none."""
+    """Findings in the reply to INFO. Without the right to INFO there are none."""
     lines = "\n".join(f"{key}:{value}" for key, value in info.items())
     if policy := dangerous(lines):
         text = f"it may evict keys (maxmemory-policy {policy}): a limiter forgets its holders"
@@ -187,22 +193,25 @@ def version(info: dict[str, str]) -> str:
 
 
 def spread_findings(probed: dict[str, Probed]) -> Iterator[Finding]:
+    """The clocks of two servers differ. Only the two that differ most are named."""
     skews = {place: each.skew for place, each in probed.items() if each.skew is not None}
     if not skews:
         return
-    first, last = min(skews, key=skews.__getitem__), max(skews, key=skews.__getitem__)
-    spread = skews[last] - skews[first]
+    behind, ahead = min(skews, key=skews.__getitem__), max(skews, key=skews.__getitem__)
+    spread = skews[ahead] - skews[behind]
     if spread > SKEW:
-        text = f"its clock is {spread:.1f} s ahead of that of {first}"
-        remedy = "Synchronise them: a name that moves to another server meets a step of its clock."
-        yield Finding("warning", "clock", last, text, remedy)
+        text = f"its clock is {spread:.1f} s ahead of that of {behind}"
+        remedy = "Synchronise them: the clock of a name jumps when the name moves between them."
+        yield Finding("warning", "clock", ahead, text, remedy)
 
 
 # Names --------------------------------------------------------------------------------------------
 
 
 async def name_findings(topology: Topology) -> list[Finding]:
-    """Findings of names in use. A user without the rights for it gets those of the rights alone."""
+    """Findings about names in use. If the names cannot be read, there are none: `right_findings`
+    names the missing rights.
+    """
     try:
         names = sorted(await encoded_names(topology, "doctor"))
         findings: list[Finding] = []
@@ -219,7 +228,7 @@ async def findings_of(topology: Topology, names: Sequence[str]) -> list[Finding]
     for name in names:
         key, who = f"headgate:{{{name}}}", f"headgate:{{{name}}}:who"
         questions.append((key, ("HMGET", key, "limits", "former")))
-        questions.append((key, ("ZCOUNT", who, "0", str(now))))  # sessions that are silent
+        questions.append((key, ("ZCOUNT", who, "0", str(now))))  # sessions that have expired
         questions.append((key, ("ZCOUNT", who, WAITING[0], HOLDING[1])))
     replies = await replies_to(topology, "doctor", questions)
     findings: list[Finding] = []
@@ -238,7 +247,7 @@ async def now_of(topology: Topology, name: str) -> int:
 
 
 def declaration_findings(name: str, limits: str, former: str, now: int) -> Iterator[Finding]:
-    """Processes that disagree replace the limits about once a minute."""
+    """The limits were replaced a short time ago. Processes that disagree do so once a minute."""
     entry = last_replaced(former)
     if entry is not None and entry.t > now - HOLD:
         seconds = (now - entry.t) / 1_000_000
