@@ -1,9 +1,9 @@
 """The fast path for threads: a blocking acquire that can pass this instant asks the server itself.
 
-It does not go through the portal's loop. There is one blocking connection for each process and
-server, used by one thread at a time. A thread that finds it in use goes through the portal. So does
-every acquire that has to wait. So does an acquire whose server is not known or has changed. Only
-the fast script travels here, so no acquire is ever left behind in the queue.
+It does not go through the portal's loop. A process has one blocking connection to each server of a
+store. One thread at a time uses them. A thread that finds them in use goes through the portal. So
+does an acquire that has to wait, or whose server is not known or has changed. Only the fast script
+is sent here. It never queues an acquire, so none is left behind in the queue.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-# Errors of sockets and replies are raised in these modules.
-OURS = (__name__, "socket", "ssl", parse_grant.__module__)
+# The modules that raise errors of sockets and replies.
+EXCHANGE_MODULES = (__name__, "socket", "ssl", parse_grant.__module__)
 
 
 class FastIssuer(Issuer, Protocol):
-    """The permit issuer of a queue."""
+    """The permit issuer of a queue, as the fast path sees it."""
 
     @property
     def key(self) -> str: ...
@@ -65,20 +65,20 @@ class FastPath:
         self._connections: dict[Endpoint, BlockingConnection] = {}
         # The result of the connection attempt in progress.
         self._opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
-        # In the child of a fork, this object is the parent's, which goes on with the acquire.
+        # True in the child of a fork. The parent alone goes on with an acquire in progress.
         self._of_parent = False
-        # `.0` tells the script that each call has the number of its acquire (sessions.lua).
+        # `.0` tells the script that a call and its acquire have the same number (sessions.lua).
         self.id = f"{secrets.token_hex(16)}.0"
         self._calls = 0
-        # The names of these calls, for the index. Its refresh takes them out.
+        # The names of acquires on this path. A refresh of the index takes them out.
         self.names: set[str] = set()
 
     def acquire(self, issuer: FastIssuer, request: Request) -> Permit | None:
         """A permit for this instant. None: go through the portal."""
         if issuer.limits.declares != KNOWN or self._busy:
             return None
-        # No call stands between the check and this line, so neither another thread nor a signal
-        # handler comes in between.
+        # Python calls no function between the check and this line. So neither another thread nor a
+        # signal handler comes in between.
         self._busy = True
         try:
             server = self._topology.where(issuer.key)
@@ -117,7 +117,7 @@ class FastPath:
         number, flags = str(self._calls), CLUSTERED * self._topology.several
         words = words_at_once(keys, declared.program, self.id, number, flags, request.text)
         try:
-            reply = self._exchange_surely(server, words, timeout)
+            reply = self._exchange_with_retry(server, words, timeout)
             grant = read_reply(reply, caller)
             if grant is not None and not self._of_parent:
                 waited = monotonic() - start
@@ -129,7 +129,7 @@ class FastPath:
             if permit is not None:
                 permit.held = False
             self._give_up(server, issuer, caller)
-            if not is_ours(lost):
+            if not is_exchange_error(lost):
                 raise
             return None
 
@@ -139,7 +139,7 @@ class FastPath:
         if not self._of_parent:
             issuer.cancel_uncertain(caller)
 
-    def _exchange_surely(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
+    def _exchange_with_retry(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
         """Send a call, and send it once more, byte for byte, if the reply was lost.
 
         The script knows the call's number, so it does nothing twice.
@@ -149,8 +149,8 @@ class FastPath:
         except (OSError, HiredisError) as lost:
             self._close(server)
             if (
-                isinstance(lost, TimeoutError)  # one timeout is enough
-                or not is_ours(lost)
+                isinstance(lost, TimeoutError)  # the caller has waited for long enough
+                or not is_exchange_error(lost)
                 or self._of_parent
                 or not self._open(server, timeout)
             ):
@@ -164,7 +164,7 @@ class FastPath:
         reply = connection.exchange(pack((*name, *words)), timeout)
         if TELEMETRY.on:
             note_call(self._topology, server, reply, monotonic() - start)
-        # Only this path uses the script, so it gives the text to a server without functions.
+        # No other code sends the fast script, so a server without functions gets its text here.
         if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
             reply = connection.exchange(pack(("EVAL", fast.text, *words)), timeout)
         if isinstance(reply, HiredisError) and str(reply).startswith("READONLY"):
@@ -172,22 +172,24 @@ class FastPath:
         return reply
 
     def _open(self, server: Endpoint, timeout: float) -> bool:
-        """Connect in a new thread.
+        """Connect in a new thread, and return whether that worked.
 
-        redis-py would take an exception of a signal handler for an error of the connection.
+        In this thread, redis-py would take an exception of a signal handler for an error of the
+        connection.
         """
         opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
         self._opened = opened
         thread = begin(partial(connect, server, timeout, opened), "headgate-connect")
         connection, running = None, True
-        # Read `running` first: one more look follows the end of the thread.
+        # `running` is read before the result. So the loop looks for a result once more after the
+        # thread has ended.
         while running:
             running = runs(thread)
             with suppress(Empty):
                 connection = opened.get(timeout=CHECK)
                 break
         if connection is None:
-            return False  # the portal raises the error for that
+            return False  # the portal tries it, too, and raises the error
         self._connections[server] = connection
         return True
 
@@ -204,11 +206,11 @@ class BlockingConnection:
     until it has closed it, so Python logs no ResourceWarning.
     """
 
-    def __init__(self, its: socket.socket, timeout: float) -> None:
-        self._socket = its
+    def __init__(self, connected: socket.socket, timeout: float) -> None:
+        self._socket = connected
         self._timeout = timeout
         self._reader = Reader()
-        self.close: Callable[[], object] = weakref.finalize(self, its.close)
+        self.close: Callable[[], object] = weakref.finalize(self, connected.close)
 
     def exchange(self, command: bytes, timeout: float) -> Any:
         if timeout != self._timeout:
@@ -226,19 +228,20 @@ class BlockingConnection:
 def connect(
     server: Endpoint, timeout: float, opened: SimpleQueue[BlockingConnection | None]
 ) -> None:
+    """Put a new connection into `opened`, or None after an error."""
     connection = None
     with suppress(Exception):
         redis_py = server.blocking(timeout)
         redis_py.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
-        # This object owns the socket from here on, as in connection.py.
-        its, redis_py._sock = redis_py._sock, None
-        assert its is not None, "it was made just now"
-        connection = BlockingConnection(its, timeout)
+        # BlockingConnection owns the socket from here on, as in connection.py.
+        connected, redis_py._sock = redis_py._sock, None
+        assert connected is not None, "redis-py has just connected it"
+        connection = BlockingConnection(connected, timeout)
     opened.put(connection)
 
 
-def is_ours(error: BaseException) -> bool:
-    """Whether a socket or a reply has raised `error`.
+def is_exchange_error(error: BaseException) -> bool:
+    """Whether a socket or a reply has raised `error`, and not a signal handler.
 
     An exception of a signal handler comes from a frame of the handler's own module.
     """
@@ -246,20 +249,23 @@ def is_ours(error: BaseException) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    return isinstance(error, (OSError, HiredisError, ValueError)) and raised_in in OURS
+    return isinstance(error, (OSError, HiredisError, ValueError)) and raised_in in EXCHANGE_MODULES
 
 
 def lease_end(declared: Declaration) -> float | None:
-    """Until when a grant of this moment is held for certain. None: it holds nothing."""
+    """Until when a permit is certainly held if it is granted from now on, by the monotonic clock.
+
+    None: these limits hold no permits.
+    """
     return monotonic() + declared.lease / 1_000_000 if declared.holds else None
 
 
 def read_reply(reply: Any, caller: Caller) -> Grant | None:
     """The grant of the fast script, if there is one.
 
-    The script may also have granted nothing, or not known the limits.
+    The script may also have granted nothing, or not known the limits. After a reply that is an
+    error, the portal asks again, and raises the right exception.
     """
-    # For a reply that is an error, the portal raises the right exception.
     found = parse_grant(reply) if isinstance(reply, bytes) else None
     if found is None or found[:2] != caller[:2]:
         return None
