@@ -391,7 +391,7 @@ async def test_a_server_that_is_away_costs_callers_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """L5: a refresh that fails is no outage: it logs nothing, and later calls are retried."""
-    monkeypatch.setattr(index, "PATIENCE", 0.05)
+    monkeypatch.setattr(index, "RETRY_PERIOD", 0.05)
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     await visit(limiter)
     own_server.kill()

@@ -1,5 +1,5 @@
 """The refresh of the index: about once a minute, a client names the limiters that it uses, and
-labels its sessions. When its loop ends, it names what it has used since.
+labels its sessions. When its loop ends, it names those that it has used since the last refresh.
 
 A timer of the client's loop does this beside the calls of sessions. After a failure an operator
 sees less, and callers notice nothing. listing.py and members.py read the index.
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.node import Node
 
-# Seconds: the first refresh of a client, and those after it.
+# Seconds until the first refresh of a client, and between two refreshes.
 FIRST, EVERY = 5.0, 60.0
-# Seconds for which the end of a loop waits for the last one, at most.
+# Seconds for which the end of a loop waits for the last refresh, at most.
 LAST = 0.25
 # Seconds for which a call is retried.
-PATIENCE = 2.0
+RETRY_PERIOD = 2.0
 # A server that refuses a call with these errors may accept a later one.
-PASSING = (*NOT_NOW, "OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK")
+TEMPORARY = (*NOT_NOW, "OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK")
 
 
 class Store(Protocol):
@@ -44,7 +44,7 @@ class Store(Protocol):
 
 
 class Refresher:
-    """The refreshes of one client, and their sender."""
+    """The refreshes of one client. For its transport, this is a `Sender`."""
 
     optional = True
     waits = False
@@ -52,8 +52,8 @@ class Refresher:
     def __init__(
         self, client: Client, store: Callable[[], Store | None], named: dict[str, float]
     ) -> None:
-        """`store` is a weak reference: a store that is dropped ends its clients. `named`: when this
-        process has named a name last, by the monotonic clock.
+        """`store` is a weak reference: a store that is dropped ends its clients. `named` has the
+        moment when this process last sent each name to the index, by the monotonic clock.
         """
         self.node: Node | None = None
         self.met: bool | None = None
@@ -62,20 +62,21 @@ class Refresher:
         self._named = named
         # Of each session at the last refresh: its id, and the number of its last acquire.
         self._seen: set[tuple[str, int]] = set()
-        # Sessions that began since then, one of each name. They may end before the next refresh.
+        # The sessions that began since then, one for each name. They are noted here because they
+        # may end before the next refresh.
         self._new: dict[str, Numbering] = {}
         # The calls that are still to be sent, and the one in flight.
         self._calls: list[Refresh] = []
         self._sent: Refresh | None = None
         self._finished: asyncio.Future[None] | None = None  # of the last refresh
-        # By session, the key that has its label.
-        self._places: dict[str, tuple[str, ...]] = {}
-        # A fleet that starts at one moment spreads its refreshes.
+        # The key that has the label of a client or fast path, by the beginning of its id.
+        self._label_keys: dict[str, tuple[str, ...]] = {}
+        # From 0.9 to 1.1, so that processes that start at one moment do not refresh at one moment.
         self._pace = 0.9 + int(client.id[:2], 16) / 1280
         client.lifecycle.before_end = self.finish
         self._refresh_in(FIRST)
 
-    def begun(self, session: LoopSession) -> None:
+    def note_new(self, session: LoopSession) -> None:
         name = base_of(session.queue.name)
         if name not in self._new or not self._new[name].caller:
             self._new[name] = session.machine.numbering
@@ -93,15 +94,17 @@ class Refresher:
             self._note_named(names)
             label = own_label()._replace(pid=client.process)
             labels = [
-                write_label(each, label, self._places.get(each[:ID], LABELS))
+                write_label(each, label, self._label_keys.get(each[:ID], LABELS))
                 for each in self._session_ids()
             ]
             self._calls += [*labels, *write_names(names)]
             client.sending.ready(self)
 
     async def finish(self) -> None:
-        """The loop ends: name what was used since the last refresh, unless this process has named
-        it within a minute. So a process that lives for a second is in the index.
+        """At the end of the loop, send the names that were used since the last refresh. Leave out
+        those that this process has sent within a minute.
+
+        So a process that lives for a second is in the index.
         """
         client = self._client
         if not self._may_send():
@@ -125,7 +128,7 @@ class Refresher:
         return sorted({base_of(name) for name in self._used_names()})
 
     def _recent(self) -> dict[str, float]:
-        # Loops of other threads may name others meanwhile.
+        # Loops in other threads may add names meanwhile, hence the copy.
         now = monotonic()
         return {name: t for name, t in self._named.copy().items() if now - t < EVERY}
 
@@ -163,7 +166,7 @@ class Refresher:
         store = self._store()
         return None if store is None else store.used_fast_path()
 
-    # The client's inputs --------------------------------------------------------------------------
+    # The methods of a `Sender`, which the client calls --------------------------------------------
 
     @property
     def key(self) -> str:
@@ -179,23 +182,25 @@ class Refresher:
         return None
 
     def answered(self, reply: Any) -> None:
-        """A refusal for good is the last one: each adds a line to the server's ACL LOG."""
+        """After a permanent refusal, no client of this store sends another refresh. Each refusal
+        adds a line to the server's ACL LOG.
+        """
         if not isinstance(reply, Exception):
-            self._note_place(reply)
+            self._note_label_key(reply)
             if self._calls:
                 self._client.sending.ready(self)
             else:
                 self._end()
             return
         self._end()
-        if not str(reply).startswith(PASSING):
+        if not str(reply).startswith(TEMPORARY):
             self._client.topology.indexes = False
 
-    def _note_place(self, reply: Any) -> None:
-        """The later refreshes of a label name the key alone that got it."""
+    def _note_label_key(self, reply: Any) -> None:
+        """Note the key that got a label: later refreshes of the label name only this key."""
         sent, self._sent = self._sent, None
         if sent is not None and len(sent.keys) > 1 and reply in range(1, len(sent.keys) + 1):
-            self._places[sent.members[0][:ID]] = (sent.keys[reply - 1],)
+            self._label_keys[sent.members[0][:ID]] = (sent.keys[reply - 1],)
 
     def failed(self, error: StoreError) -> None:
         """The server is away. The next refresh names what is used then."""
@@ -207,22 +212,22 @@ class Refresher:
             self._finished.set_result(None)
 
     def retry_periods(self) -> list[float | None]:
-        return [PATIENCE]
+        return [RETRY_PERIOD]
 
     def put_off(self) -> None:
-        """An exception came before the call was written."""
+        """Do nothing: the client asks for the next call, and the present one is dropped."""
 
     def on_disconnect(self, lost: BaseException, spent: float) -> None:
-        """The call in flight has lost its connection."""
+        """Do nothing: the client sends the call in flight again."""
 
     def on_notification(self, notification: str) -> None:
-        """No notification names the index."""
+        """Do nothing: no notification names the index."""
 
     def poll(self) -> None:
-        """No caller waits, and there is no backlog."""
+        """Do nothing: no caller waits, and there is no backlog."""
 
     def doubt(self) -> None:
-        """The connection is lost."""
+        """Do nothing: the next refresh names what is used then."""
 
 
 def base_of(name: str) -> str:
@@ -230,8 +235,8 @@ def base_of(name: str) -> str:
     return name.partition(":")[0]
 
 
-def refresh_index(home: Callable[[], Refresher | None]) -> None:
-    """The moment of a refresh has come, if its client still exists."""
-    refresher = home()
+def refresh_index(refresher_of: Callable[[], Refresher | None]) -> None:
+    """Refresh now, if the refresher still exists. `refresher_of` is a weak reference."""
+    refresher = refresher_of()
     if refresher is not None:
         refresher.refresh()

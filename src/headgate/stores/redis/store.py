@@ -128,7 +128,7 @@ class RedisStore:
             session = client.senders[queue.key] = LoopSession(client, queue)
             # A signal handler may ask before the client has a refresher.
             if (refresher := self._refreshers.get(client.loop)) is not None:
-                refresher.begun(session)
+                refresher.note_new(session)
         return session
 
     def client(self) -> Client:
