@@ -2,8 +2,8 @@
 
 All loops and threads of the process change this object. There is no lock: a signal handler or a
 finalizer that interrupts its owner might wait for ever. Each change reads and assigns with no call
-and no new object between the two. There, Python runs no other thread, no signal handler and no
-finalizer.
+and no new object between the two. So Python runs no other thread, no signal handler and no
+finalizer between them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ class LimitSync:
     def __init__(self, name: str, declared: Declaration) -> None:
         self.name = name
         self.declared = declared
-        # An acquire's statement about the limits (operations.py). ASKED before the first one.
-        # DECLARED or UPDATED until a call has brought the declaration to the server. Then KNOWN.
+        # The statement of the next acquire about the limits (operations.py). ASKED until an acquire
+        # declares some. DECLARED or UPDATED until a call has brought them to the server. From then
+        # on KNOWN.
         self.declares = ASKED
-        self._in_store: Declaration | None = None  # limits that a reply named, during ASKED
+        # The limits that a reply named while `declares` is ASKED.
+        self._in_store: Declaration | None = None
         self._history = Declarations()
-        self._turned_down: Declaration | None = None  # ours, which another process has replaced
-        self._until = 0.0  # the moment from which they may be declared again
-        # The same moment, if they return without an acquire, too. Infinity: an update holds.
+        # Our limits, if another process has replaced them. From `_held_until` on, an acquire may
+        # declare them again.
+        self._turned_down: Declaration | None = None
+        self._held_until = 0.0
+        # From this moment on, a session declares them again without an acquire. Infinity: it does
+        # not, because there are none or an update holds.
         self.moment = inf
 
     @property
@@ -42,7 +47,7 @@ class LimitSync:
 
     @property
     def present(self) -> Declaration:
-        """Those of the store, as far as is known, until this process declares some."""
+        """The limits of the store, as far as is known, until this process declares its own."""
         return (self._in_store if self.declares == ASKED else None) or self.declared
 
     def follow(self, declared: Declaration) -> None:
@@ -55,11 +60,12 @@ class LimitSync:
                 self.declared, self.declares = declared, DECLARED
 
     def foresee(self, declared: Declaration) -> Declaration:
+        """The limits that would hold for this process after `follow(declared)`."""
         return declared if self._may_declare(declared) else self.declared
 
     def _may_declare(self, declared: Declaration) -> bool:
         program, present, turned_down = declared.program, self.declared.program, self._turned_down
-        if turned_down and turned_down.program == program and monotonic() < self._until:
+        if turned_down and turned_down.program == program and monotonic() < self._held_until:
             return False
         unchanged = program == present and self.declares != ASKED
         return not (unchanged or self._history.overruled(program, present))
@@ -73,18 +79,22 @@ class LimitSync:
             self.declares = DECLARED
         if self._in_store is not None and self.declares == ASKED:
             return self._in_store, choose_statement(ASKED, asks, operations)
-        # Read `declares` first, because `update` writes it last. So older limits never travel as an
-        # update.
+        # Read `declares` first, because `update` writes it last. So no call sends older limits as
+        # an update.
         declares = self.declares
         return self.declared, choose_statement(declares, asks, operations)
 
-    def note_carried(self, program: str, how: int) -> None:
-        """A call was carried out. Its limits are known, unless others were declared meanwhile."""
-        if how in (DECLARED, UPDATED) and self.declares == how and self.declared.program == program:
+    def note_carried(self, program: str, statement: int) -> None:
+        """The server has carried out a call with these limits and this statement about them.
+
+        So it knows the limits, unless this process has declared others meanwhile.
+        """
+        is_new = statement in (DECLARED, UPDATED)
+        if is_new and self.declares == statement and self.declared.program == program:
             self.declares = KNOWN
 
     def read(self, program: str) -> Declaration:
-        """Read the limits in the store. If they are damaged, the next call declares ours again."""
+        """Parse the store's limits. If they are damaged, the next call declares ours again."""
         try:
             return read_program(program)
         except ValueError:
@@ -103,21 +113,25 @@ class LimitSync:
         return up_to_date or self.declares == ASKED
 
     def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
-        """Go by the store's limits for `wait` microseconds. -1: an update holds, so for HOLD."""
+        """The server has turned down our limits `program`: go by its own for `wait` microseconds.
+
+        -1: an update holds, so for HOLD. Return whether ours are still those.
+        """
         until = now + (HOLD if wait < 0 else wait) / 1_000_000
         ours = self.declared
         if self.declares != DECLARED or ours.program != program:
             return False  # ours changed meanwhile
         self.declared, self.declares, self._turned_down = holds, KNOWN, ours
-        self._until, self.moment = until, until if wait >= 0 else inf
+        self._held_until, self.moment = until, until if wait >= 0 else inf
         # An update overrules declarations in code on purpose, so nothing is logged.
         if wait >= 0:
             warn_of_processes(self.name, program, holds.program)
         return True
 
     def declare_if_due(self, now: float) -> None:
+        """Declare the limits again that were turned down, if their time has come."""
         ours = self._turned_down
-        # Others may be declared meanwhile, so the last check makes no call.
+        # Other limits may be declared meanwhile, so the last check makes no call.
         if ours is not None and now >= self.moment and self._turned_down is ours:
             self._turned_down, self.moment = None, inf
             self.declared, self.declares = ours, DECLARED
@@ -128,14 +142,14 @@ class LimitSync:
             self.declared, self.declares = declared, KNOWN if known else ASKED
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> str:
-        """Declare limits that overrule all others. Return the last declared, which the server may
-        never have seen.
+        """Declare limits that overrule all others. Return the text of those that this process has
+        declared last: the server may never have seen them.
         """
         if former is not None or self.declares == ASKED:
             self._history.declare((former or self.declared).program)
         history, program = self._history, declared.program
         history.update(program)
-        # `history.update` set this, but another thread may have updated the limits since.
+        # `history.update` has set this, but another thread may have set it again since.
         history.overruling = program
         self._turned_down, self.moment = None, inf
         self.declared, self.declares = declared, UPDATED
@@ -145,11 +159,11 @@ class LimitSync:
 def choose_statement(declares: int, asks: bool, operations: Sequence[Operation]) -> int:
     """The statement of a call about its limits.
 
-    A declaration or an update that is due travels with any call. A look or a pause alone declares
-    nothing.
+    Any call brings a declaration or an update that is due. Otherwise a call without acquires and
+    waiters, such as that of a status or a pause, declares nothing.
     """
     if asks or declares in (DECLARED, UPDATED):
         return DECLARED if declares == ASKED else declares
-    # The operation that needs most decides. Without operations, the statement stays as it is.
+    # The operation that needs the most decides. Without operations, the statement stays as it is.
     needs = {operation.needs for operation in operations} or {declares}
     return KNOWN if KNOWN in needs else OFFERED if OFFERED in needs else ASKED

@@ -1,4 +1,4 @@
-"""Which names, keys and queues a Redis store has. To look here declares and changes nothing."""
+"""Which names, keys and queues a Redis store has. These questions declare and change nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.stores.members import Members
     from headgate.stores.redis.transport.topology import Topology
 
-TIMEOUT = 2.0  # seconds for the servers of `among`
+TIMEOUT = 2.0  # seconds that servers get to answer for the names in `among`
 
 
 class RedisLists:
@@ -32,13 +32,14 @@ class RedisLists:
 
     async def anames(self) -> list[str]:
         names = await encoded_names(self._topology, "headgate.names()")
+        # Only a name of the classics has a "/": in other names it is percent-encoded.
         return sorted(unquote(name) for name in names if "/" not in name)
 
     def keys(self, name: str) -> list[str]:
         return blocking(lambda: self.akeys(name), "headgate.keys_of()/")
 
     async def akeys(self, name: str) -> list[str]:
-        # An encoded name has no character that means something in a pattern.
+        # An encoded name has no special character of a glob pattern.
         start = f"headgate:{{{encoded(name)}:"
         found = await scan(self._topology, "headgate.keys_of()", f"{start}*}}")
         return sorted(unquote(key.removeprefix(start).removesuffix("}")) for key in found)
@@ -47,6 +48,9 @@ class RedisLists:
         return blocking(self.alongest, "headgate.longest_queues()/")
 
     async def alongest(self, among: Sequence[str] | None = None) -> list[QueueLength]:
+        """The longest queues of all names. With `among`, only of these names, without those whose
+        server fails or is silent.
+        """
         call = "headgate.longest_queues()"
         names = await self.anames() if among is None else among
         keys = [f"headgate:{{{encoded(name)}}}:who" for name in names]
