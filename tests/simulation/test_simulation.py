@@ -446,7 +446,7 @@ def test_the_simulation_notices_a_child_that_releases_permits_of_its_parent(
     Given a fork's child that treats the permits in its memory as its own, then a parent relies on a
     permit that is not held.
     """
-    monkeypatch.setattr(PermitIssuer, "_claimed", lambda issuer, permit: permit.held)
+    monkeypatch.setattr(PermitIssuer, "_claim", lambda issuer, permit: permit.held)
     assert noticed(FORKS) == "S2"
 
 

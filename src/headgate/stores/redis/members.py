@@ -1,7 +1,7 @@
 """The holders and waiters of one name on Redis, as an operator sees them.
 
-To look here changes nothing: leases and sessions that have ended may still be listed, until a call
-of any session removes them.
+To read them changes nothing. So leases and sessions that have ended may still be listed, until a
+call of any session removes them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from headgate.stores.redis.transport.topology import Topology
 
-MOST_SESSIONS = 5000  # their lives are read
+MOST_SESSIONS = 5000  # of so many sessions at most, the end of life is read
 
 
 async def read_members(topology: Topology, name: str) -> Members:
@@ -61,7 +61,7 @@ async def read_members(topology: Topology, name: str) -> Members:
     now = moment(time)
     found = [*pairs(holders), *pairs(waiters)]
     labels = await read_labels(topology, int(time[0])) if found else {}
-    reader = Reader(declared_in(program), labels, now)
+    reader = MemberReader(declared_in(program), labels, now)
     return Members(
         reader.holders(pairs(holders)),
         reader.waiters(pairs(waiters), dict(pairs(sessions))),
@@ -93,14 +93,15 @@ def seconds_since(t: int | None, now: int) -> float | None:
     return None if t is None else max(0, now - t) / 1_000_000
 
 
-def declared_in(program: list[bytes | None]) -> Declaration:
-    found = program[0] or program[1]
-    return NO_LIMITS if found is None else read_program(found.decode())
+def declared_in(fields: list[bytes | None]) -> Declaration:
+    """The limits in the fields `limits` and `offer`: a name has at most one of them."""
+    program = fields[0] or fields[1]
+    return NO_LIMITS if program is None else read_program(program.decode())
 
 
 async def read_labels(topology: Topology, now: int) -> dict[str, Label]:
-    """The labels of all sessions, by the beginnings of their ids. Without the right to the index
-    there are none.
+    """The labels of all clients, by the beginnings of the ids of their sessions. If the user may
+    not read the index, there are none.
     """
     every = "-inf", "+inf", "WITHSCORES"
     try:
@@ -112,7 +113,9 @@ async def read_labels(topology: Topology, now: int) -> dict[str, Label]:
     return dict(label for label in found if label is not None)
 
 
-class Reader:
+class MemberReader:
+    """Makes holders and waiters of members and their scores. All times are relative to `now`."""
+
     def __init__(self, declared: Declaration, labels: dict[str, Label], now: int) -> None:
         self._declared, self._labels, self._now = declared, labels, now
 
@@ -139,13 +142,13 @@ class Reader:
             Waiter(
                 *self._common(member),
                 position,
-                self._life(sessions.get(session_of(member), 0)),
+                self._alive_for(sessions.get(session_of(member), 0)),
                 seconds_since(waits_since(score), self._now),
             )
             for position, (member, score) in enumerate(found)
         )
 
-    def _life(self, end: float) -> float | None:
+    def _alive_for(self, end: float) -> float | None:
         return self._seconds_until(end) if end > self._now else None
 
     def _seconds_until(self, t: float) -> float:

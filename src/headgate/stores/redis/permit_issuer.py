@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 class PermitIssuer:
+    """Permits call it. For the fast path, it is a `FastIssuer`."""
+
     def __init__(
         self,
         name: str,
@@ -39,7 +41,7 @@ class PermitIssuer:
         self.name = name
         self.key = key
         self.limits = limits
-        self.change = change  # of the queue
+        self.change = change  # the method of the queue
         self._routing = routing
 
     @property
@@ -49,15 +51,17 @@ class PermitIssuer:
     # The fast path --------------------------------------------------------------------------------
 
     def hold(self, permit: Permit, lease: int) -> None:
+        """Renew a permit of the fast path in the portal."""
         self._routing.by_portal(lambda session: session.hold(permit, lease))
 
     def cancel_uncertain(self, caller: Caller) -> None:
+        """Cancel an acquire of the fast path that may have been granted."""
         self._routing.by_portal(lambda session: session.run([Cancel(caller)]))
 
     # Releases and settlements ---------------------------------------------------------------------
 
     def release(self, permit: Permit) -> None:
-        if self._claimed(permit):
+        if self._claim(permit):
             try:
                 self._routing.send_home(permit, release_of(permit))
             except BaseException:  # A signal handler raised. A second release is harmless.
@@ -66,10 +70,10 @@ class PermitIssuer:
 
     async def arelease(self, permit: Permit) -> bool:
         loop, held = asyncio._get_running_loop(), permit.held
-        if loop is None:  # the garbage collector closes a coroutine
+        if loop is None:  # the garbage collector closes a coroutine, and no loop runs
             self.release(permit)
             return held and not permit.lost
-        if not self._claimed(permit):
+        if not self._claim(permit):
             return False
         session = permit.home
         if not isinstance(session, LoopSession) or session.client.loop is not loop:
@@ -77,7 +81,9 @@ class PermitIssuer:
         return bool((await session.ask(release_of(permit))).number)
 
     def release_in(self, session: LoopSession, permit: Permit) -> None:
-        """Release a permit that no other code has, in the loop that renews it."""
+        """Release a permit of `session` in its loop. No other code has the permit, so no check is
+        needed.
+        """
         if permit.lost:
             log_lost(self.name, [permit])
         release = release_of(permit)
@@ -102,8 +108,11 @@ class PermitIssuer:
             counts_of(self.name).costs.settle(extras)
             self._routing.send_home(permit, Settle(permit.t, cost_text(extras)))
 
-    def _claimed(self, permit: Permit) -> bool:
-        """Whether this caller may give the permit back: once, not in the child of a fork."""
+    def _claim(self, permit: Permit) -> bool:
+        """End the permit in this process. True: this caller has to give it back.
+
+        False for the second caller, and in the child of a fork.
+        """
         if not permit.held:
             return False
         ours = self.owns(permit)
