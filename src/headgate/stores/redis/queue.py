@@ -1,4 +1,4 @@
-"""The queue of one name on Redis: it brings calls to the session of the caller's loop."""
+"""The queue of one name on Redis: it passes requests on to the session of the caller's loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.client import Client
 
 
-CHANGE_TTL = 10.0  # seconds for which a change of this moment is worth sending
+CHANGE_TTL = 10.0  # seconds after which a change, other than a pause, is not sent again
 
 
 class Store(FastPaths, Protocol):
@@ -59,7 +59,7 @@ class RedisQueue:
         self.limits = LimitSync(name, declared)
         self._last_status: tuple[Status, float] | None = None  # and the time of its reply
         self._store = store
-        # For a key: the queue of the whole limiter. A pause of that holds all its keys.
+        # For a key: the queue of the whole limiter. A pause of the whole holds for all its keys.
         self.whole = store.whole_queue(name, declared)
         self.pause: WholePause = WholePause() if self.whole is None else self.whole.pause
         self.routing = Routing(self, store)
@@ -96,7 +96,10 @@ class RedisQueue:
             check_known(self.name, await self.routing.session().ask(AskInUse()), in_use=True)
 
     def once_known(self, call: str, act: Callable[[], None], in_use: bool = False) -> None:
-        """Run `act` when the name is known to have limits. If it has none, log `call`."""
+        """Run `act` when the name is known to have limits.
+
+        If it has none, log that `call` has not happened.
+        """
         if self.limits.has_limits:
             act()
             return
@@ -124,7 +127,7 @@ class RedisQueue:
         until = monotonic() + CHANGE_TTL
         if isinstance(change, Pause):
             until = monotonic() + change.time / 1_000_000
-            # Until then, no fast path: its acquire could overtake this pause on another connection.
+            # Until then, no fast path: an acquire on its connection could overtake this pause.
             self.threads.no_fast_path = max(self.threads.no_fast_path, until)
         self.routing.post(self._begin(change, until))
 
@@ -166,7 +169,10 @@ class RedisQueue:
         await self._store.flush(self.name)
 
     def adopt(self, session: LoopSession) -> None:
-        """In the portal: go on with a session whose loop has ended. Dead tasks' permits go back."""
+        """In the portal: go on with a session whose loop has ended.
+
+        Give back the permits of tasks that will never run again.
+        """
         for permit in self._inside.left_behind(
             session.client.loop if session.client.lifecycle.abandoned else None
         ):
@@ -200,6 +206,7 @@ class RedisQueue:
         return self.threads.acquire_by_portal(request, self.acquire) if permit is None else permit
 
     async def atake(self, request: Request) -> Permit | Refusal:
+        """Acquire without a wait. A refusal is returned, not raised."""
         rest = request.retry_for, request.raises, request.closing
         try:
             return await self.acquire(Try(request.units, 0, None, None, *rest))
@@ -217,6 +224,7 @@ class RedisQueue:
         session = permit.home
         if not isinstance(session, LoopSession) or not session.client.here or session.client.closed:
             permit.release()
+        # A waiter of the same session may get the permit without a call.
         elif not (session.traffic.waiting and session.hand_over(permit)):
             self.issuer.release_in(session, permit)
 
@@ -248,17 +256,22 @@ class RedisQueue:
 
 
 class Callback:
+    """A function in place of a future, for the outcome of an operation."""
+
     def __init__(self, function: Callable[[Any], None]) -> None:
         self.set_result = self.set_exception = function
 
     def done(self) -> bool:
-        return False  # It waits for its outcome even if the loop ends.
+        return False  # so that the outcome comes even if the loop ends
 
     def cancel(self) -> None:
         pass
 
 
 def check_known(name: str, answer: Answer, in_use: bool = False) -> None:
-    """`in_use`: a state is enough, even if no process has declared limits."""
+    """Raise an error if the name has no limits.
+
+    `in_use`: a state is enough, even if no process has declared limits.
+    """
     if answer == UNKNOWN or not (answer.number or in_use):
         raise unknown_limiter(name)
