@@ -104,12 +104,12 @@ from headgate import Concurrency, Limiter
 from headgate.stores.redis import routing
 from headgate.stores.redis.transport.lifecycle import Lifecycle
 limiter = Limiter("x", Concurrency(5), store=sys.argv[1])
-drain, note = Lifecycle._drain, routing.note
+drain, append = Lifecycle._drain, routing.append
 threads = []
-def note_late(session, operation):
+def append_late(session, operation):
     while not session.client.lifecycle.ended:
         time.sleep(0.0001)
-    note(session, operation)
+    append(session, operation)
 async def then_release(self):
     await drain(self)
     if not self._client.of_portal:
@@ -124,7 +124,7 @@ async def main():
     global permit
     permit = await limiter.acquire()
     if sys.argv[2] == "after":
-        routing.note = note_late
+        routing.append = append_late
 Lifecycle._drain = then_release
 asyncio.run(main())
 threads[0].join()

@@ -50,8 +50,9 @@ class Routing:
         self._queue = queue
         self._store = store
         self.last: LoopSession | None = None  # the session that was used last
-        # One session for each loop, with its watch since keys of this limiter were used. Only this
-        # dict keeps idle ones alive. Other threads change it, so loops go over a copy.
+        # One session for each event loop. Once keys of this limiter are used in that loop, also the
+        # watch over the pause. Only this dict keeps idle sessions alive. Other threads change it,
+        # so a `for` goes over a copy.
         self._sessions: dict[LoopSession, PauseWatch | None] = {}
 
     def session(self) -> LoopSession:
@@ -71,14 +72,14 @@ class Routing:
         return self.session().acquire(request)
 
     def visitor(self) -> Hashable:
-        """The current task or thread. Mostly a client finds the task, without a system call."""
+        """The current task or thread. The last client mostly knows it without a system call."""
         session = self.last
         return (session and session.client.task) or visitor()
 
     def leave_closed(self) -> None:
         """Hand over the sessions of closed loops to the portal.
 
-        A single session needs no check: it is the caller's own, and its loop runs.
+        A single session needs no check: it is that of the caller, whose loop runs.
         """
         if len(self._sessions) < 2:
             return
@@ -89,7 +90,7 @@ class Routing:
             self._store.end_closed()
 
     def add(self, session: LoopSession) -> None:
-        """The queue goes on with `session`. The loop in which its watch asked has ended."""
+        """Go on with `session` in another loop. It has no watch: that asked in the loop before."""
         self._sessions[session] = None
 
     def sessions_of(self, loop: asyncio.AbstractEventLoop) -> list[LoopSession]:
@@ -125,9 +126,10 @@ class Routing:
         return watch
 
     def allows(self, session: LoopSession) -> bool:
-        """For a whole limiter: whether the next call of a key's `session` may leave.
+        """For a whole limiter: whether the next call of `session`, that of a key, may leave.
 
-        Otherwise the watch calls `poll` soon. A call that only gives back need not wait.
+        Otherwise the watch calls the session's `poll` soon. A call that only gives back need not
+        wait.
         """
         traffic = session.traffic
         if not (traffic.acquires or traffic.waiting) or session.client.closed:
@@ -136,7 +138,10 @@ class Routing:
         return now < self._queue.pause.ask_from or self.watch().allows(session, now)
 
     def note_pause(self, server_now: int, left: int, asked_at: float = 0.0) -> None:
-        """News of this name's pause. The sessions of its keys learn of it in all loops."""
+        """News of this name's pause. The sessions of its keys learn of it in all loops.
+
+        A key has no keys of its own, so its pause changes no other queue.
+        """
         whole = self._queue
         if whole.whole is None and whole.pause.note(server_now, left, monotonic(), asked_at):
             for queue in self._store.queues():
@@ -167,7 +172,7 @@ class Routing:
         elif (session := self._store.known_session(self._queue, loop)) is None:
             loop.call_soon_threadsafe(lambda: self.session().run([operation]))
         else:
-            note(session, operation)
+            append(session, operation)
 
     def send_home(self, permit: Permit, operation: Operation) -> None:
         """Send `operation` from the loop that renews the permit.
@@ -180,7 +185,7 @@ class Routing:
             or session.client.ended
             or session.client.process != os.getpid()
         ):
-            self.by_portal(lambda its: its.run([operation]))  # its: the portal's own session
+            self.by_portal(lambda of_portal: of_portal.run([operation]))
         elif (
             session.client.loop is portal_loop() and session.client.thread != threading.get_ident()
         ):
@@ -192,20 +197,21 @@ class Routing:
             # Another thread, a callback or a finalizer calls. If that loop never runs again, the
             # portal sends the operation.
             try:
-                note(session, operation)
+                append(session, operation)
             except RuntimeError:  # the loop was closed just now
                 self.by_portal(lambda _: session.rescue())
 
     def _run_at_home(self, session: LoopSession, operation: Operation) -> None:
-        """In the portal: run `operation`, unless the process was forked in the middle of the call.
+        """In the portal: run `operation`, unless a fork came between `tell` and this call.
 
-        Then the parent goes on with it. The child must write nothing to the parent's connection.
+        In the child, the session is the parent's, and the parent runs the operation. The child must
+        write nothing to the parent's connection.
         """
         if session.client.process == os.getpid():
             session.run([operation])
 
     def by_portal(self, operation: Callable[[LoopSession], None]) -> bool:
-        """Run `operation` in the portal. False: the process ends, and its leases with it."""
+        """Run `operation` in the portal. False: the process ends, and so do its leases in time."""
         try:
             portal().tell(lambda: operation(self.session()))
         except NoPortalError:
@@ -213,8 +219,8 @@ class Routing:
         return True
 
 
-def note(session: LoopSession, operation: Operation) -> None:
-    """Let `operation` go with the next call, whenever that is.
+def append(session: LoopSession, operation: Operation) -> None:
+    """Add `operation` to the next call of `session`, and have that sent by its loop.
 
     A signal handler, a finalizer or another thread may call this in the middle of any method.
     """
@@ -222,13 +228,16 @@ def note(session: LoopSession, operation: Operation) -> None:
     if session.client.ended:  # it may have ended without this operation, and its loop runs no more
         portal().tell(session.rescue)
     else:
-        session.client.loop.call_soon_threadsafe(send_noted, session)
+        session.client.loop.call_soon_threadsafe(send_appended, session)
 
 
-def send_noted(session: LoopSession) -> None:
-    """In the loop that had the session then. Another loop may have it by now."""
+def send_appended(session: LoopSession) -> None:
+    """Send what `append` has added.
+
+    This runs in the loop that had the session then. Another loop may have it by now.
+    """
     if session.client.here and not session.client.closed:
         session.poll()
     else:
-        with contextlib.suppress(RuntimeError):  # the process ends, and its leases too
+        with contextlib.suppress(RuntimeError):  # the process ends, and so do its leases in time
             portal().tell(session.rescue)
