@@ -88,7 +88,7 @@ PROTOCOLS = {
     "stores/fallback.py": ["Askable.acquire", "Askable.atake", "Askable.astatus"],
 }
 OWN_TASKS = {  # that aflush starts with gather() or in other loops, or an exporter in the portal
-    "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere", "answered"],
+    "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere", "statuses_of"],
     # The last words of a loop, and estimates that processes share.
     "stores/redis/index.py": ["Refresher.finish"],
     "stores/redis/texts.py": [

@@ -1,4 +1,4 @@
-"""The store on one Redis server: its queues by name, and one client for each event loop."""
+"""The store on Redis, one server or several: queues by name, and a client for each event loop."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
 from headgate.stores.status import Status
 
-FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
+FEWEST_QUEUES = 1024  # up to so many queues are kept without a search for idle ones
 POLL_INTERVAL = 0.005  # seconds between two looks at another loop
-STATUSES = 500  # that `astatuses` asks for at once: they take about a tenth of a second
+STATUSES = 500  # `astatuses` asks for so many at once, which takes about a tenth of a second
 CLOSING_TIMEOUT = 3.0  # seconds that a loop gets to close, which can take 2 s
 
 
 class Forgotten(NamedTuple):
-    """Whether there was a state, and what has kept it: it is dropped if both numbers are 0."""
+    """The permits and requests that kept the state of a name. If both are 0, it was dropped."""
 
     held: int
     waiting: int
-    known: bool
+    known: bool  # there was a state
 
 
 class RedisStore:
@@ -58,7 +58,7 @@ class RedisStore:
         self._queues: WeakValueDictionary[str, RedisQueue] = WeakValueDictionary()
         self._new: dict[str, RedisQueue] = {}  # not in `_queues` yet
         self._kept: dict[str, RedisQueue] = {}  # alive for the next limiter of the name
-        self._most = FEWEST_QUEUES
+        self._most = FEWEST_QUEUES  # if `_kept` has more, idle queues are forgotten
         self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
         self._refreshers: dict[asyncio.AbstractEventLoop, Refresher] = {}
         self._named: dict[str, float] = {}  # see index.py
@@ -70,7 +70,10 @@ class RedisStore:
         weakref.finalize(self, retire, self._clients).atexit = False
 
     def queue(self, name: str, declared: Declaration) -> RedisQueue:
-        """The queue of `name`, made with `declared` if there is none. Acquires declare them."""
+        """The queue of `name`, made with the limits `declared` if there is none.
+
+        This declares nothing: an acquire does.
+        """
         note_limits(self._written, name, declared.program)
         return self._queues.get(name) or self._new_queue(name, declared)
 
@@ -97,9 +100,9 @@ class RedisStore:
         return list(self._queues.values())
 
     def calls(self) -> dict[tuple[str, str], Histogram]:
-        """The durations of calls to its servers, by server and error ("": answered)."""
-        its, calls = f"{self.topology}", list(STORE_CALLS.items())
-        return {(server, error): times for (store, server, error), times in calls if store == its}
+        """The durations of calls to this store, by server and error ("": answered)."""
+        here, calls = f"{self.topology}", list(STORE_CALLS.items())
+        return {(server, error): times for (store, server, error), times in calls if store == here}
 
     @property
     def available(self) -> bool:
@@ -180,7 +183,7 @@ class RedisStore:
             )
 
     def away(self, key: str) -> bool:
-        """Whether the server of `key` is unavailable. Then the client asks it until it answers."""
+        """Whether the server of `key` is unavailable. If so, the client asks until it answers."""
         loop = asyncio._get_running_loop() or portal_loop()
         client = None if loop is None else self._clients.get(loop)
         return client is not None and client.availability.is_unavailable(key)
@@ -189,7 +192,7 @@ class RedisStore:
         found = self._fast_path
         if found is None:
             made = FastPath(self.topology)
-            # There is no call in this line: all threads get the first one.
+            # Python calls no function in this line, so all threads get the first one.
             found = self._fast_path = self._fast_path or made
         return found
 
@@ -224,9 +227,9 @@ class RedisStore:
     async def astatuses(self, names: Sequence[str], timeout: float) -> dict[str, Status | None]:
         """The status of each of these encoded names. This declares nothing.
 
-        None: its server refuses, or has not answered within `timeout` seconds. After that, names of
-        this server are not asked for. Names that are not asked for within three times `timeout` are
-        left out.
+        None: its server refuses, or has not answered within `timeout` seconds. No later name of
+        such a server is asked for. After three times `timeout` this asks no more, and leaves out
+        the remaining names.
         """
         found: dict[str, Status | None] = {}
         silent: set[Endpoint | None] = set()
@@ -237,7 +240,7 @@ class RedisStore:
             part = [self.queue(name, NO_LIMITS) for name in names[start : start + STATUSES]]
             servers = {queue: self.topology.where(queue.key) for queue in part}
             asked = [queue for queue in part if servers[queue] not in silent]
-            statuses = await answered(asked, timeout)
+            statuses = await statuses_of(asked, timeout)
             silent |= {servers[each] for each in asked} - {servers[each] for each in statuses}
             found |= {queue.name: statuses.get(queue) for queue in part}
         return found
@@ -260,7 +263,8 @@ class RedisStore:
 def read_statuses(
     stores: list[RedisStore], is_shown: Callable[[str], bool], timeout: float
 ) -> list[tuple[str, Status]]:
-    """The status of each queue with limits and such a name, if it comes within `timeout` seconds.
+    """The status of each queue that has limits and a name that `is_shown`, if its server answers
+    within `timeout` seconds.
 
     All stores are asked at once, and those that were away, too: perhaps no other call finds that
     they are back.
@@ -274,14 +278,14 @@ def read_statuses(
     found: dict[RedisQueue, Status] = {}
     with suppress(StoreError, NoPortalError):
         if wanted:
-            found = blocking(lambda: answered(list(wanted), timeout), f"{len(wanted)} limiters")
+            found = blocking(lambda: statuses_of(list(wanted), timeout), f"{len(wanted)} limiters")
     silent = {store for queue, store in wanted.items() if queue not in found}
     for store in stores:
         store.silent = store in silent
     return [(queue.name, status) for queue, status in found.items()]
 
 
-async def answered(queues: list[RedisQueue], timeout: float) -> dict[RedisQueue, Status]:
+async def statuses_of(queues: list[RedisQueue], timeout: float) -> dict[RedisQueue, Status]:
     """Ask for the status of all `queues` at once, and leave out those without an answer."""
     asked = [asyncio.ensure_future(queue.astatus()) for queue in queues]
     if asked:
@@ -302,7 +306,8 @@ async def flush_queues(queues: list[RedisQueue]) -> None:
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
     """Flush in another loop, and return the error.
 
-    This calls `flush_queues` itself: a task that never begins leaves no coroutine unawaited.
+    The coroutine of `flush_queues` is made in here. So it is never left unawaited, even if the task
+    of this function never begins.
     """
     return await trouble_of(flush_queues(queues))
 
@@ -313,7 +318,9 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
         await flush_queues(queues)
         return True
     tasks = begin_flush(loop, queues)
-    deadline = None  # from the first look at a stopped loop: our own loop may have stalled
+    # It counts from the first look that finds the other loop stopped. Between that look and the one
+    # before it, our own loop may have stalled for long.
+    deadline = None
     while not loop.is_closed():
         if has_ended(tasks):
             return True
@@ -367,12 +374,12 @@ _by_client: WeakKeyDictionary[Any, RedisStore] = WeakKeyDictionary()
 
 
 def redis_store(where: Any) -> RedisStore:
-    """The one store for all that lead to the same servers with the same settings."""
+    """The store for a URL or client object. The same servers with the same settings have one."""
     if isinstance(where, str):
         return store_at(topology_of(where))
     try:
         found = _by_client.get(where)
-    except TypeError:  # not something that could be a client either
+    except TypeError:  # no key of such a dict, so not a client: `topology_of` raises the error
         found = None
     if found is None:
         found = _by_client[where] = store_at(topology_of(where))
