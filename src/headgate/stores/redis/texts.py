@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headgate.stores.redis.transport.topology import Topology
 
-LIFETIME = 86_400_000  # milliseconds, from the last writing
+LIFETIME = 86_400_000  # milliseconds from the last write
 FIELD = "text"
 
 
@@ -31,7 +31,7 @@ class RedisTexts:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def read_later(self, kind: str, name: str, on_text: Callable[[str], None]) -> None:
-        """Call `on_text` in another thread, if there is a text."""
+        """Read a text, and call `on_text` with it in another thread. Without a text, do nothing."""
         key = key_of(kind, name)
 
         async def read() -> None:

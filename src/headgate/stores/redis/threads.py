@@ -54,18 +54,22 @@ class Threads:
     def __init__(self, queue: Queue, store: FastPaths) -> None:
         self._queue = queue
         self._store = store
-        self.no_fast_path = 0.0  # the end of a pause that another connection might overtake
-        self._warned = False  # that a thread blocks its event loop
+        # Until then, an acquire on the fast path could overtake a pause on its way to the server.
+        self.no_fast_path = 0.0
+        self._warned = False  # a log line has said that a thread blocks its event loop
 
     check_thread = staticmethod(check_thread)
 
     def acquire_at_once(self, request: Request) -> Permit | None:
-        """A permit over the fast path. StoreError if `max_sleep` was spent on a silent server."""
+        """A permit over the fast path. None: go through the portal.
+
+        Raises StoreError if `max_sleep` was spent on a silent server.
+        """
         check_thread()
         start = monotonic()
-        # A session in the portal knows the pause of the whole limiter, or asks for it.
-        knows = self._queue.whole is None or self._queue.pause.passes(start)
-        if start < self.no_fast_path or not knows:
+        # If a pause of the whole limiter holds or may hold, the portal's session asks for it.
+        passes = self._queue.whole is None or self._queue.pause.passes(start)
+        if start < self.no_fast_path or not passes:
             return None
         permit = self._store.fast_path().acquire(self._queue.issuer, request)
         if permit is not None:
@@ -90,12 +94,15 @@ class Threads:
             on_wait = self._warn_of_blocking if on_wait is None else on_wait
         if on_wait is None:
             return self.blocking(lambda: acquire(request))
-        call: Call[Permit] = Call(lambda: acquire(telling), self._queue.name, give_back, on_wait)
-        telling = request.replaced(request.units, call.say)  # before the lambda runs
+        call: Call[Permit] = Call(lambda: acquire(with_say), self._queue.name, give_back, on_wait)
+        # The acquire calls `say`, then this thread calls `on_wait`. `answer_of` runs the lambda.
+        with_say = request.replaced(request.units, call.say)
         return answer_of(call)
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
-        """Raise RuntimeError if the caller blocks `loop`, whose tasks hold the permits."""
+        """Raise RuntimeError if the caller would wait for permits that tasks of `loop` hold, while
+        it blocks `loop`.
+        """
         session = self._store.known_session(self._queue, loop)
         if session is None or request.max_sleep is not None:
             return
