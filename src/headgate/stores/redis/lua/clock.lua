@@ -1,4 +1,5 @@
--- The server's clock in microseconds. A call reads it once: before Redis 7.2 it moves in a script.
+-- The server's clock in microseconds. A call reads it once, because before Redis 7.2 the clock goes
+-- on while a script runs.
 
 local function clock()
   local time = redis.call('TIME')

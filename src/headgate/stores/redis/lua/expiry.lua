@@ -1,8 +1,8 @@
--- The TTL of the keys: they outlive every promise that is kept in them (S8, T12).
+-- The TTL of the keys: they outlive every lease, waiter, reply and charge in them (S8, T12).
 
 Expiry = {}
 
-local SLACK = 60000000 -- more than the keys must live, so that few calls set a TTL
+local SLACK = 60000000 -- the keys live longer than needed by this, so that few calls set a TTL
 
 local function outlast(key, its_end, moment)
   if moment <= gate[its_end] then return end
@@ -21,7 +21,8 @@ function Expiry.extend()
     local rule = rules[i]
     local idle = rule:idle_at()
     if idle > last and idle < NEVER then last = idle end
-    -- Without keys, this bucket begins again with less than its capacity: they stay for a day.
+    -- A bucket that begins with less than its capacity begins again if the keys expire. So they
+    -- stay for a day.
     if rule.size and rule.start < rule.size then last = max(last, gate.t + DAY) end
   end
   outlast(HASH, 'keys_end', last)
@@ -29,6 +30,7 @@ function Expiry.extend()
   if gate.members_end > 0 then outlast(MEMBERS, 'members_end', members_last) end
 end
 
+-- The keys live for `time` from now, or longer.
 function Expiry.outlast(time)
   outlast(HASH, 'keys_end', gate.t + time)
   if CLUSTERED then outlast(MEMBERS, 'members_end', gate.t + time) end

@@ -1,5 +1,5 @@
--- The fast path: one acquire that can pass at once, of known limits and of a session without
--- waiters. The reply is that of main.lua, or nil: nothing was done.
+-- The fast path: one acquire that can pass at once, if the session knows the limits and has no
+-- waiters. The reply is that of main.lua. nil: nothing was done.
 
 FastAcquire = {}
 

@@ -1,5 +1,5 @@
--- Forgets the state of an idle name, as if its time to live were over. It is apart from the calls of
--- sessions. A session that is alive finds its state lost, and begins another one.
+-- Forgets the state of an idle name, as if its TTL were over. No session calls it. A session that
+-- is alive finds the state lost, and begins another session.
 --
 -- KEYS  1 HASH, 2 MEMBERS (prelude.lua)
 --

@@ -8,7 +8,8 @@ function Holders.reset()
   granted = nil
 end
 
--- Holders.write() writes them. `shortened`: it is not the lease of the limits.
+-- Notes permits that are granted for the moment `t`. Holders.write() writes them. `shortened`:
+-- `lease` is shorter than that of the limits.
 function Holders.add(ids, t, lease, shortened)
   granted = granted or {}
   Membership.append_holders(granted, ids, t + lease, shortened and t)
@@ -39,15 +40,15 @@ function Holders.expire()
   gate.next_expiry = Membership.first_lease_end()
 end
 
--- Returns when the next lease ends, or false. A moment within `soon` is exact. A later one may be
--- too early.
+-- Returns when the next lease ends, or false. A moment within `soon` from now is exact. One that
+-- comes later may be too early.
 function Holders.next_expiry(soon)
   if gate.next_expiry < gate.t + soon then gate.next_expiry = Membership.first_lease_end() end
   return gate.next_expiry > 0 and gate.next_expiry
 end
 
--- Returns whether the request still holds, as it does `since` its grant. The permit of a removed
--- limit stays held: it counts if the limit comes back (S1).
+-- Returns whether the request still holds. `since` is the moment of its grant. If no limit has a
+-- lease any more, the permit stays held with `its_lease`: it counts if the limit comes back (S1).
 function Holders.renew(id, its_lease, since)
   local t, lease = Membership.lease_end(id), gate.rules.lease or its_lease
   if not t or t <= gate.t then return false end
@@ -74,7 +75,8 @@ function Holders.keep_only(session, kept)
   for _, id in ipairs(lost) do Gate.release(RequestId.costs(id), Holders.remove({ id })) end
 end
 
--- `ends` has the new ends of leases by the numbers of their requests, which hold for `life` before.
+-- `ends` has the new end of each lease, by the number of its request. Each lease begins `life`
+-- before its end.
 function Holders.shorten(session, ends, life)
   for _, id in ipairs(ids_of(session, function(number) return ends[number] end)) do
     local t = ends[RequestId.number(id)]

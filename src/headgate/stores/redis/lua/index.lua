@@ -1,11 +1,12 @@
--- The index: which names are in use, and which processes use them. It is apart from the states of
--- names: no call of a session reads or writes it.
+-- The index: which names are in use, and which processes use them. It is not part of the state of a
+-- name: no call of a session reads or writes it.
 --
 -- A client refreshes its members about once a minute. Members that no client refreshes expire by
 -- the server's clock, and so does the key.
 --
 -- KEYS  1... a sorted set: of names, or of labels (protocol/index.py). The scores are the moments
---         of expiry, in seconds. Of several sets, the first with room gets the members.
+--         of expiry, in seconds. Of several sets, the first with room gets the members; the last
+--         one always has room.
 -- ARGV  1 lifetime       of the members that follow, in seconds
 --       2... members
 --

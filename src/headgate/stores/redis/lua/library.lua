@@ -1,5 +1,5 @@
 -- The library of a server that has functions (Redis 7, Valkey). NAME has the digest of its text.
--- The first call makes all of it: Lua's own functions are not there while a library is loaded.
+-- Lua's own functions are not there while a library is loaded, so the first call makes `programs`.
 
 local programs
 
