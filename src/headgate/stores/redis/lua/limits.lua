@@ -1,5 +1,5 @@
--- From the text of a declaration to its rules. A rule has the values that change from call to call.
--- Its metatable has the declared values. That table's metatable has the functions of its kind.
+-- Makes rules from the text of a declaration. A rule has the values that change from call to call.
+-- Its metatable has the declared values. The metatable of that has the functions of its kind.
 
 Limits = {}
 
@@ -39,10 +39,11 @@ local function declare_rules(program)
   return declared[program]
 end
 
--- A text that no declaration could write is damaged. Twin: is_sound() of compile.py.
+-- Whether the numbers of a rule are possible, by kind. A declaration writes no other text, so any
+-- other one is damaged. Twin: is_sound() of compile.py.
 local sound = {}
 
--- Each tick adds `gain`; a unit costs `price`.
+-- Each tick adds `gain` to the bucket, and one token costs `price`.
 function sound.bucket(capacity, price, gain, tick, start, more)
   if not start or more or min(capacity, price, gain, tick) == 0 then return false end
   return start <= capacity and capacity * price < NEVER

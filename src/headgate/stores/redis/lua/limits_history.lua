@@ -21,8 +21,8 @@ local function read()
   return entries, string.sub(text, 1, 1)
 end
 
--- Returns how long the limits of this call may not be declared; -1: while an update holds. A full
--- history has no room until its oldest entry expires.
+-- Returns how long the limits of this call may not be declared yet. -1: not while an update holds.
+-- nil: they may be declared now. A full history has no room until its oldest entry expires.
 function LimitsHistory.hold_time()
   if DECLARES == UPDATED then return nil end
   local entries, how = read()
@@ -43,7 +43,8 @@ function LimitsHistory.hold_time()
   return first_left
 end
 
--- The last entry stays: it names the client.
+-- Returns the index of the entry to forget next. The last entry stays: it names the client of the
+-- present limits.
 local function least(entries)
   for i = 1, #entries - 1 do
     if entries[i].updated then return i end
@@ -53,7 +54,8 @@ end
 
 local function shorten(entries)
   local last = entries[#entries]
-  local room = FORMER + (last and last.updated and 1 or 0) -- it takes no declared limits' room
+  -- A last entry that only an update had set takes no room from declared limits.
+  local room = FORMER + (last and last.updated and 1 or 0)
   while #entries > room do table.remove(entries, least(entries)) end
 end
 
