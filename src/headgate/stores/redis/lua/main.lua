@@ -17,16 +17,17 @@
 -- The reply begins with session and number, so that a client notices a reply to another call:
 --   session number ok now head mine answers | outbox
 --   session number late            the call came after a later one
---   session number lapsed          the session is over: it begins another one
+--   session number lapsed          the session is over: its process begins another one
 --   session number stale limits    these limits hold
---   session number held wait limits    these limits hold, and others not before `wait`
+--   session number held wait limits    these limits hold, and those of the call may be declared
+--                                  after `wait`; -1: an update overrules them
 --   session number unknown         no process has declared limits
 -- Only `ok` means that something was done. Moments and fences in a reply are relative to `now`.
 
 Main = {}
 
--- The record rejects copies of this call and of earlier ones. Without one, this server never knew
--- the session.
+-- Ends the session. Its record then rejects copies of this call and of earlier ones. Without a
+-- record, this server never knew the session, and has nothing to reject.
 local function lapse(record)
   Sessions.leave(SESSION)
   if record then Sessions.write_record(SESSION, 0, CALL, 0, 'lapsed') end
@@ -51,7 +52,8 @@ local function open_state(limits, state, alive_until, record, last, received, wa
   gate.offered = offer and true or false
   Gate.clamp(server_time)
   if gate.offered then
-    -- A session without limits may look at these, and pause the keys that use them.
+    -- A session that knows no limits gets these. With them it may ask for the status, and pause the
+    -- keys that use them.
     if PROGRAM == '' then return ReplyCache.reply('stale ' .. limits) end
   elseif limits ~= PROGRAM then
     if DECLARES ~= DECLARED and DECLARES ~= UPDATED then
@@ -62,20 +64,21 @@ local function open_state(limits, state, alive_until, record, last, received, wa
   end
   Sessions.forget_expired()
   Repair.run()
-  -- Its places may be gone: it was silent for long, or waiters were lost since its last call. A call
-  -- after that gives it WAITER.
+  -- The places of the session may be gone. Either it was silent for long, or waiters were lost at
+  -- `restarted_at`, and it has not called since. A call after that moment makes it live until
+  -- WAITER after it, or longer.
   local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
   local lost = received ~= '0' and not ReplyCache.was_received(last, received)
   if (waits and silent) or lost then return lapse(record) end
   return nil
 end
 
--- A session that waits calls again after that (HEARTBEAT in session/polls.py).
+-- A session that waits calls again after this time at the latest (HEARTBEAT in session/polls.py).
 local SOON = 0.3 * WAITER
 local head_notified -- the field `told`
 
 -- Whether the head's session was notified of `t`, or of an earlier moment that is still to come. It
--- calls at that moment.
+-- calls at the moment that it was notified of.
 local function was_notified(id, t)
   local id_notified, moment = string.match(head_notified or '', '^(.*) (%d+)$')
   moment = tonumber(moment)
@@ -84,7 +87,7 @@ end
 
 -- Returns `head mine` of the reply. Notifies the head's session if needed.
 local function look_at_head(id, t)
-  -- Expired sessions' requests still hide the head, so this session calls again at once.
+  -- Requests of expired sessions still stand before the head, so this session calls again at once.
   if not id then return gate.queued > 0 and '0 1' or '-1 0' end
   if t >= NEVER then t = Holders.next_expiry(SOON) or gate.t + WAITER end
   id = Queue.first_awake(id)
@@ -99,7 +102,7 @@ local function look_at_head(id, t)
   return Numbers.text(delay) .. ' 0'
 end
 
--- A dead session may get this grant: the lease ends when the session expires (L3).
+-- The session of the request may be dead, so the lease ends when the session expires (L3).
 local function grant(id, t, fence)
   Queue.pass()
   local whole = gate.rules.lease

@@ -8,11 +8,12 @@
 --   holder      -2^52 + 2^48 + end of lease     +session:number:asked
 --   session     until when it is alive          session (no ":")
 --
--- So the first ranks are the waiters', and the next ones the holders'. Scores are exact: within
--- 2^53. The holders' scores stay below 0 until the year 2103.
+-- So the first ranks are the waiters', and the next ones the holders'. All scores are within 2^53,
+-- so they are exact. The holders' scores stay below 0 until the year 2103.
 --
--- A score also says since when its member waits or holds, for operators: a place is a moment
--- (queue.lua). A lease began with its permit, unless it was renewed or shortened: see `score_since`.
+-- For operators, a score also says since when its member waits or holds. A place is a moment
+-- (queue.lua). A permit is held since a whole lease before its end. If the lease was renewed or
+-- shortened, see `score_since`.
 
 Membership = {}
 
@@ -25,8 +26,8 @@ function Membership.count()
   return redis.call('ZCARD', MEMBERS)
 end
 
--- Redis keeps a small sorted set as a list. From some size on that costs ten times as much as a
--- proper set. One long member converts it for good.
+-- Redis keeps a small sorted set as a list. From some size on, that costs ten times as much as a
+-- proper set. So one long member converts it at LARGE members, for good.
 local LARGE, LONG = 16, string.rep('-', 65)
 
 local function convert()
@@ -52,7 +53,7 @@ function Membership.by_rank(from, to)
   return redis.call('ZRANGE', MEMBERS, from, to)
 end
 
--- Calls see(member) for `count` members from a rank on.
+-- Calls see(member) for `count` members, from the rank `from` on.
 function Membership.each(from, count, see)
   for first = from, from + count - 1, 100 do
     local members = Membership.by_rank(first, min(first + 99, from + count - 1))
@@ -79,7 +80,7 @@ function Membership.add_waiters(list)
   return add('NX', unpack(list))
 end
 
--- Returns whether it was in the queue. It keeps its place.
+-- Renames a waiter, which keeps its place. Returns whether it was in the queue.
 function Membership.rename_waiter(id, new)
   local score = score_of(id)
   if not score then return false end
@@ -94,10 +95,11 @@ end
 
 -- Holders
 
--- The score of a holder whose lease was renewed or shortened. The lease ends up to STEP later. What
--- its end leaves, divided by STEP, says since when the permit is held: the unit, 20 ms times a power
--- of 8 (3 bits), and the moment in that unit, which begins again after COUNT of them (12 bits). Half
--- a microsecond less tells this score from others. Twin: held_since() of protocol/members.py.
+-- The score of a holder whose lease was renewed or shortened. Its end modulo STEP says since when
+-- the permit is held, so the lease ends up to STEP later than it would. The first 3 of these bits
+-- are the unit: 20 ms times a power of 8. The other 12 are the moment in that unit, modulo COUNT.
+-- These scores are half a microsecond less than a whole number, and all others are whole. Twin:
+-- held_since() of protocol/members.py.
 local STEP, COUNT = 32768, 4096
 
 local function score_since(lease_end, since)
@@ -123,12 +125,13 @@ function Membership.count_holders()
   return redis.call('ZCOUNT', MEMBERS, FIRST_HOLDER, LAST_HOLDER)
 end
 
--- Holders whose leases have not ended at `t`.
+-- Counts the holders whose leases have not ended at `t`.
 function Membership.count_held(t)
   return redis.call('ZCOUNT', MEMBERS, '(' .. Numbers.text(HOLDERS + t), LAST_HOLDER)
 end
 
--- The permits are held since a whole lease before its end, or since `since`.
+-- Appends to a list for add_holders. The permits are held since `since`, or since a whole lease
+-- before `lease_end`.
 function Membership.append_holders(list, ids, lease_end, since)
   local score, count = holder_score(lease_end, since), #list
   for i = 1, #ids do list[count + 2 * i - 1], list[count + 2 * i] = score, '+' .. ids[i] end

@@ -1,12 +1,12 @@
--- Whole numbers as text, and back. tostring() would round a moment to less than microseconds.
+-- Whole numbers as text, and back. tostring() would round a moment, and lose its microseconds.
 --
--- Each direction costs as much as a small command, so common numbers and the last one are
--- remembered.
+-- Each direction costs as much as a small command of the server. So common numbers are remembered,
+-- and so is the last text that was made.
 
 Numbers = {}
 
 local format = string.format
--- '%.0f' is slower. It is right where a long has 32 bits.
+-- '%.0f' is slower. It is for machines whose long has 32 bits, where '%d' is wrong.
 local INTEGER = format('%d', MOST) == '4503599627370496' and '%d' or '%.0f'
 local SOME = 1000
 local texts, texts_known, numbers, numbers_known = {}, 0, {}, 0
