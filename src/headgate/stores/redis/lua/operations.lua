@@ -13,9 +13,9 @@ local function end_run()
   run_kind = nil
 end
 
--- Whether an answer belongs to the run: grants with consecutive fences, waiters with consecutive
--- positions, refusals with the same position. `place` is that fence or position. A run of waiters
--- keeps the first estimate.
+-- Whether an answer belongs to the present run. In a run, grants have consecutive fences, waiters
+-- consecutive positions, and refusals the same position. `place` is that fence or position. A run
+-- of waiters keeps the first estimate.
 local function follows(kind, number, place)
   if run_kind ~= kind or (kind ~= 'wait' and run_number ~= number) then return false end
   return not place or run_place + (kind == 'full' and 0 or run_count) == place
@@ -48,9 +48,9 @@ local function hold(first, count, asked, t)
   if lease then Holders.add(ids_of(SESSION, first, count, asked), t, lease) end
 end
 
--- How many of `left` equal acquires the decision on the first one covers. A grant covers one, since
--- it changes the next decision. So does the first waiter, and each waiter with `max_sleep`. Others
--- join up to `max_waiters`.
+-- The first of `left` equal acquires got the decision `kind`. Returns how many of them get the same
+-- one. A grant is for one acquire, since it changes the next decision. So is a wait if the queue is
+-- empty or there is a `max_sleep`. Otherwise all wait, up to `max_waiters`. All refusals are alike.
 local function decided_alike(kind, left, max_sleep, max_waiters)
   if kind == 'grant' or (kind == 'wait' and (max_sleep or gate.queued == 0)) then return 1 end
   return kind == 'wait' and max_waiters and min(left, max_waiters - gate.queued) or left
@@ -82,8 +82,8 @@ function verbs.acquire(first, count, max_sleep, max_waiters, asked)
   Holders.write()
 end
 
--- Undoes a grant, and returns whether there was one. Without leases, only its moment shows that. If
--- `t` is 0, the outbox may have it.
+-- Undoes a grant, and returns whether there was one. Without leases, only its moment `t` shows that
+-- there was. If `t` is 0, the outbox may have the moment.
 local function undo(session, number, id, t, asked)
   local kept = session == SESSION and Outbox.take_back(number) or 0
   if t == 0 then t = kept end
@@ -96,7 +96,7 @@ local function undo(session, number, id, t, asked)
   return granted
 end
 
--- The answer says how many were held or waited, not which.
+-- `ended` of the requests were held or waited. The answer does not say which.
 local function answer_many(ended, count)
   if ended > 0 then answer('done', ended, 1) end
   if ended < count then answer('done', count - ended, 0) end
@@ -176,8 +176,8 @@ function verbs.reset()
   done()
 end
 
--- A request that was granted a moment before the end of a pause waits again, ahead of those without
--- a grant.
+-- A request waits again, because its reserved moment `t` is before the end of a pause. It stands
+-- ahead of all that were never granted.
 function verbs.rejoin(session, number, t, fence, asked)
   local id = session .. ':' .. number .. ':' .. asked
   if session == SESSION then Outbox.take_back(number) end
@@ -194,7 +194,8 @@ function verbs.declared()
   answer('done', 1, gate.offered and 0 or 1)
 end
 
--- For an update, notes that it also replaces the limits `former` (commas for spaces; "-": none).
+-- Notes that an update also replaces the limits `former`, which its process has declared before
+-- (commas for spaces; "-": none).
 function verbs.update(former)
   if DECLARES == UPDATED and former ~= '-' then
     LimitsHistory.replace((string.gsub(former, ',', ' ')))
@@ -202,7 +203,8 @@ function verbs.update(former)
   done()
 end
 
--- Waiters, delay until a new request could pass, remaining pause, what each limit has left.
+-- The answer: waiters, delay until a new request could pass, remaining pause, what each limit has
+-- left.
 function verbs.status(asked)
   end_run()
   local costs = RequestId.costs_of(asked)

@@ -3,16 +3,18 @@
 --
 -- An item is "number count moment fence lease", for `count` requests in a row. Moment and fence are
 -- relative to the `now` of the call that granted them. Moment -1: the request can never pass. A
--- kept text is " @now" and the items of that call, for each such call. A reply and a notification
--- end with "!" and how long a pause lasts.
+-- kept text has " @now" and the items of a call, for one call after another. At the end of a reply
+-- or a notification, "!" and a time say how long a pause lasts.
 
 Outbox = {}
 
 local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
-local pause_text -- of an operation of this call: a later grant may hide it from Gate.pause_left
+-- For a pause or resume of this call. After a later grant, Gate.pause_left may not show the pause.
+local pause_text
 local unread -- the items that were kept for the session that calls
 local boxes -- the items of this call, by session
-local run_session, run_number, run_count, run_t, run_fence, run_lease -- it becomes one item
+-- Neighbours with the same moment: a run, which becomes one item.
+local run_session, run_number, run_count, run_t, run_fence, run_lease
 
 function Outbox.reset(kept)
   unread, boxes, pause_text, run_session = kept, nil, nil, nil
@@ -36,7 +38,8 @@ local function end_run()
   run_session = nil
 end
 
--- Neighbours that get the same moment have consecutive fences, and the same lease.
+-- Adds an item, or one more request to the run. Neighbours that get the same moment have
+-- consecutive fences, and the same lease.
 function Outbox.add(id, t, fence, lease)
   local session, number = RequestId.session(id), tonumber(RequestId.number(id))
   local next_in_run = session == run_session and number == run_number + run_count
@@ -58,7 +61,7 @@ local function without(number, first, count, t, fence, lease)
   return text
 end
 
--- Removes an unread grant, and returns its moment; 0: there is none.
+-- Removes an unread grant, and returns its moment. -1: it could never pass; 0: there is none.
 function Outbox.take_back(number)
   local found = 0
   number = tonumber(number)
@@ -78,8 +81,8 @@ function Outbox.add_head(session, delay)
   box_of(session).head = Numbers.text(delay)
 end
 
--- Live sessions may sleep until a moment that was granted before. A session that misses the
--- notification learns the pause from its next reply. 0: the pause has ended.
+-- Notifies the live sessions: they may sleep until a moment that was granted before. A session that
+-- misses the notification learns of the pause from its next reply. 0: the pause has ended.
 function Outbox.add_pause(left)
   pause_text = ' !' .. Numbers.text(left)
   Sessions.enlist()
@@ -93,8 +96,8 @@ local function pause_left()
   return pause_text or (left > 0 and ' !' .. Numbers.text(left)) or ''
 end
 
--- The last letter of a session that subscribes to sharded channels: each name has one, on its
--- server. Other sessions subscribe to the channel of their client.
+-- The last letter of the id of a session that subscribes to sharded channels. Each name has such a
+-- channel, on the server of the name. Other sessions use the one channel of their client.
 local SHARDED = string.byte('s')
 
 -- Returns how many connections to this server received the text, or an error if the user may not
@@ -112,7 +115,7 @@ local function publish(session, text)
   return redis.pcall('PUBLISH', 'headgate:' .. link, text)
 end
 
--- Lets the leases of this call's grants end with their session: in the items, and for the holders.
+-- The grants in the box get leases that end with their session: in the items, and as holders.
 local function shorten(session, box, life)
   local ends = {}
   for i, text in ipairs(box) do
@@ -126,7 +129,7 @@ local function shorten(session, box, life)
   if next(ends) then Holders.shorten(session, ends, life) end
 end
 
--- Returns whether a session is suspect now.
+-- Publishes and keeps the items for other sessions. Returns whether one of these is suspect now.
 function Outbox.send()
   end_run()
   local suspected, own = false, boxes and boxes[SESSION]
