@@ -11,7 +11,7 @@
 --               notified last
 --   r<session>  until when the session is alive, and its last reply          main, fast_acquire,
 --               (reply_cache.lua)                                            sessions
---   m<session>  the outbox: grants that its next reply brings                outbox
+--   m<session>  the outbox: grants that the next reply to it brings          outbox
 --
 -- MEMBERS, `headgate:{name}:who`: a sorted set of waiters, holders and sessions (membership.lua). A
 -- name with one session and no waiters and holders has none: the record says that it is alive. In a
@@ -23,20 +23,21 @@
 -- `gate` is the state during a call. All moments are microseconds of the server's clock.
 --   program, rules              the declaration as text, and a rule for each limit
 --   t                           the moment of this call; it never goes back
---   not_before, reserved        no grant before this moment; the latest moment that is granted
---   own_pause, whole_pause      the end of the last pause; of that of the whole limiter, which only
---                               the call knows that names it; 0: there is none
---   fence, last_place           of the last grant; of the last request that joined the queue
+--   not_before, reserved        no grant for a moment before this one; the latest granted moment
+--   own_pause, whole_pause      the end of the last pause of this name, and of the whole limiter;
+--                               0: there is none. The latter is known only in a call that names it
+--   fence, last_place           that of the last grant; that of the last request in the queue
 --   queued, held, sessions      how many members wait, hold or are sessions (nil: not counted)
 --   waiting                     for each rule, the cost of all requests in the queue
 --   next_expiry                 no lease ends before it; 0: there is no lease
---   next_sweep, sweep_cursor    when the queue is searched for expired sessions; from which rank
+--   next_sweep, sweep_cursor    when the queue is next searched for expired sessions; the rank at
+--                               which the search goes on
 --   restarted_at                requests that joined the queue before this moment were lost
 --   keys_end, members_end       until when HASH lives, and MEMBERS; 0: there is no MEMBERS
 --   offered                     no process has declared the limits
 --
 -- Each call tries fast_acquire.lua first, and then main.lua, which names KEYS and ARGV. A server
--- loads this text once, so each call resets the values of the call before.
+-- with functions loads this text once, so each call resets the values of the call before.
 --
 -- `asked` is the units of a request, as text: "requests=3,tokens=900"; "-" for one of each.
 --
@@ -56,7 +57,8 @@ local CLEANUP = 100 -- expired members that one step of a call removes
 local HOLD = 60000000
 local FORMER = 8 -- replaced limits that are remembered
 local DAY = 86400000000
-local KNOWN, DECLARED, UPDATED, ASKED, OFFERED = '0', '1', '2', '3', '4' -- `declares` in main.lua
+-- The values of `declares` (main.lua).
+local KNOWN, DECLARED, UPDATED, ASKED, OFFERED = '0', '1', '2', '3', '4'
 local REMEMBERED = 100 -- declarations and states that stay in memory between calls
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min

@@ -1,12 +1,12 @@
--- The queue. Changes at the head are written together.
+-- The queue. Requests that join it are written together, and so are those that leave its head.
 
 Queue = {}
 
 local PLACE = 16 -- places stay below 2^48 until the year 2112. Twin: PLACE of protocol/members.py
 local EMPTY = {}
 local stretch -- how many requests are read next
-local front, at -- the first requests, and the index of the head
-local joining, passed -- requests that joined, and that left the head: not written yet
+local front, at -- requests read from the beginning of the queue, and the index of the head in them
+local joining, passed -- requests that joined, and those that left the head: not written yet
 
 function Queue.reset()
   stretch, front, at, joining, passed = 3, EMPTY, 1, nil, nil
@@ -61,7 +61,7 @@ function Queue.write_passed()
   passed = nil
 end
 
--- Removes requests that cost the same. Returns how many waited.
+-- Removes requests with the same costs. Returns how many of them waited.
 function Queue.remove(ids, costs)
   local left = Membership.remove_waiters(ids)
   if left == 0 then return 0 end
@@ -97,13 +97,14 @@ function Queue.head()
   return nil
 end
 
--- A living session that waits has more than UNHEARD left.
+-- Whether the session of a request is not about to expire: a living session that waits has more
+-- than UNHEARD left.
 local function is_awake(id)
   local t = Sessions.alive_until(RequestId.session(id))
   return t and t - gate.t >= UNHEARD
 end
 
--- The first request whose session is not about to expire: that session looks at the head.
+-- The first request whose session is not about to expire. That session calls at the head's moment.
 function Queue.first_awake(head)
   if is_awake(head) then return head end
   local ids = Membership.by_rank(0, min(CLEANUP, gate.queued) - 1)

@@ -15,7 +15,8 @@ function Repair.count_holders(opened)
 end
 
 local function repair_queue(queued)
-  -- One more, so that no earlier call has this moment: gate.t stands after the clock steps back.
+  -- No earlier call may have this moment. After the clock has stepped back, gate.t is that of the
+  -- last call, so add 1.
   if queued < gate.queued then
     gate.t = gate.t + 1
     gate.restarted_at = gate.t
@@ -33,8 +34,8 @@ local function repair_holders(held)
   gate.held, gate.next_expiry = held, Membership.first_lease_end()
 end
 
--- A complete call left a remembered state. If the number of members is the sum of its three counts,
--- nothing was lost since then.
+-- A state that is still remembered comes from a complete call, and has three counts. If their sum
+-- is the number of members, nothing was lost since then.
 function Repair.run()
   local count = Membership.count()
   if gate.members_end == 0 then

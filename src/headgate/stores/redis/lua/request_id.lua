@@ -4,7 +4,7 @@ RequestId = {}
 
 local SOME = 1000 -- remembered texts
 
--- The number of each unit in `asked` (prelude.lua).
+-- By `asked` (prelude.lua), the number of each unit in it.
 local units_seen, units_known = {}, 0
 
 function RequestId.units_of(asked)
@@ -22,7 +22,7 @@ end
 
 local ONE_EACH = { requests = 1, permits = 1 }
 
--- The cost for each rule, by declaration and text.
+-- The cost for each rule, by declaration and `asked`.
 local costs_seen, costs_known = {}, 0
 
 function RequestId.costs_of(asked)
@@ -40,7 +40,7 @@ function RequestId.costs_of(asked)
   return costs
 end
 
--- Mostly several functions ask about one id.
+-- The last id that was read: mostly several functions ask about one.
 local id_read, its_session, its_number, its_asked
 
 local function read(id)

@@ -113,6 +113,7 @@ function Sessions.leave(session)
   Sessions.write_record(session, 0, number, 0, verdict)
 end
 
+-- Whether this server notifies the session of grants, as its last call said.
 function Sessions.is_notified(session)
   local record = record_of(session)
   return record and select(3, ReplyCache.unpack(record)) > 0
@@ -134,7 +135,7 @@ function Sessions.suspect(session)
   return t
 end
 
--- The calls of a session up to this number come too late.
+-- From now on, calls of the session up to this number get the reply `late`.
 local function reject_calls(session, number)
   Sessions.enlist()
   Sessions.write_record(session, 0, number, 0, 'late')

@@ -1,4 +1,4 @@
--- The first state of a name, and new rules in place of others.
+-- The first state of a name, and the change of its rules to those of a new declaration.
 
 Setup = {}
 

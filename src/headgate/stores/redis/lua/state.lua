@@ -12,7 +12,7 @@ local function pack_rule(...)
   return cmsgpack.pack(select('#', ...), ...)
 end
 
--- The last states by their texts. Mostly the next call reads one of them.
+-- The last states, remembered by their texts. Mostly the next call needs one of them.
 local known, states = {}, 0
 
 function State.remember(text)
@@ -42,7 +42,7 @@ function State.save()
   return text
 end
 
--- A state is taken out, because the call changes it.
+-- Returns a remembered state. It is remembered no longer, because the call changes it.
 local function take_known(program, text)
   local state = known[text]
   if not state or state.program ~= program then return nil end
@@ -50,8 +50,8 @@ local function take_known(program, text)
   return state
 end
 
--- Returns false if the format is older, or the limits are damaged. A newer format is an error: the
--- state stays as it is.
+-- Returns false if the format is older or the limits are damaged: then the state counts as lost. A
+-- newer format is an error, so that the state stays as it is.
 function State.load(program, text)
   gate = take_known(program, text)
   if gate then return true end
