@@ -1,10 +1,13 @@
-"""The model's record of sessions and of limits that were replaced."""
+"""The model's record of sessions and of limits that were replaced, and its gate."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headgate.gate.gate import Gate
 from tests.twins.wire import Call, Reply
 
 FORMER = 8  # declarations that are remembered
@@ -108,3 +111,13 @@ def shortened(entries: list[Former]) -> list[Former]:
     spare = [former for former in earlier if former.updated][:excess]
     earlier = [former for former in earlier if former not in spare]
     return [*earlier[max(0, len(earlier) - room) :], last]
+
+
+class PatientGate(Gate):
+    """A gate that leaves it to the head of the queue to find out that it can never pass."""
+
+    def requeue(self) -> list[Hashable]:
+        asked, self.queue, self.waiting = self.queue, OrderedDict(), [0] * len(self.rules.all)
+        for caller, (units, _) in asked.items():
+            self.join(caller, units, self.rules.costs(units))
+        return []

@@ -9,7 +9,7 @@ one call. The model knows nothing of scores or texts: those are the script's.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -18,7 +18,7 @@ from headgate.gate.compile import parsed as rule_of
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
 from headgate.request import NOTHING
-from tests.twins.kept import Record, Replaced, client_of, end_that_says
+from tests.twins.kept import PatientGate, Record, Replaced, client_of, end_that_says
 from tests.twins.wire import (
     Acquire,
     Amend,
@@ -44,10 +44,8 @@ from tests.twins.wire import (
     merged,
 )
 
-WAITER, KEEP = (
-    10_000_000,
-    30_000_000,
-)  # how long a silent session keeps its places, and its replies after that
+# How long a silent session keeps its places, and its replies after that.
+WAITER, KEEP = 10_000_000, 30_000_000
 UNHEARD = 4_000_000  # after its last call, a session without receivers is dead
 SOON = 3 * WAITER // 10  # a waiter asks by itself after that
 SLACK = 60_000_000  # keys live for so much longer than they must
@@ -67,16 +65,6 @@ def units_of(text: str) -> Units:
     return {unit: int(number) for unit, number in (part.split("=") for part in text.split(","))}
 
 
-class PatientGate(Gate):
-    """A gate that leaves it to the head of the queue to find out that it can never pass."""
-
-    def requeue(self) -> list[Hashable]:
-        asked, self.queue, self.waiting = self.queue, OrderedDict(), [0] * len(self.rules.all)
-        for caller, (units, _) in asked.items():
-            self.join(caller, units, self.rules.costs(units))
-        return []
-
-
 def done(count: int, asked: int) -> list[Answer]:
     """The answer to many returns: how many were there, not which."""
     return [("done", 1, 1, 0)] * count + [("done", 1, 0, 0)] * (asked - count)
@@ -88,11 +76,8 @@ class Model:
 
     gate: PatientGate | None = None
     program: str = ""
-    offered: bool = (
-        # no process has declared the program: a limiter has paused or drained a name that was not
-        # there
-        False
-    )
+    # No process has declared the program: a limiter has paused or drained a new name.
+    offered: bool = False
     replaced: Replaced = field(default_factory=Replaced)
     until: int = 0  # for an update or a pause, everything is remembered at least until then
     records: dict[str, Record] = field(default_factory=dict)

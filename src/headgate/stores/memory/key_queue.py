@@ -92,14 +92,14 @@ class KeyQueue:
         """Every method that is not written here needs the whole queue."""
         return getattr(self._open(), name)
 
-    def _open(self) -> MemoryQueue:
-        """The whole queue. Raises Reentered in code that has interrupted an admission."""
-        return self._store.open_queue(self.name, self._declared)
+    def _open(self, in_use: bool = False) -> MemoryQueue:
+        """The whole queue. Raises Reentered in code that has interrupted an admission.
 
-    def _open_in_use(self) -> MemoryQueue:
-        """The whole queue, with limits: a limiter without limits may have made it."""
-        queue = self._open()
-        declare(queue, self._declared)
+        `in_use`: it has limits afterwards. A limiter without limits may have made it.
+        """
+        queue = self._store.open_queue(self.name, self._declared)
+        if in_use:
+            declare(queue, self._declared)
         return queue
 
     @property
@@ -166,8 +166,7 @@ class KeyQueue:
                     lock.release()
                 except RuntimeError:  # the exception came while this thread waited for the lock
                     pass
-            if passed is not None:
-                self._undo(block)
+            self._undo(passed, block)
             raise
         return passed
 
@@ -179,16 +178,11 @@ class KeyQueue:
             return None
         # In a pause of the limiter with all its keys, callers wait in the whole queue of their key.
         pauses = store.pauses
-        return None if pauses and self._pause_left() else state
+        return None if pauses and pause_left(store, self.name) else state
 
-    def _pause_left(self) -> int:
-        """For how many microseconds the whole limiter is paused."""
-        end = self._store.pauses.get(self.name.partition(":")[0], 0)
-        return max(0, end - self._store.clock.now())
-
-    def _undo(self, block: int) -> None:
+    def _undo(self, passed: tuple[int, int] | None, block: int) -> None:
         """Count out the caller of a block, which an exception kept out. Its token stays charged."""
-        if block:
+        if passed is not None and block:
             self.leave()
 
     def _count(self, block: int) -> None:
@@ -201,22 +195,22 @@ class KeyQueue:
         if _get_running_loop() is None:
             raise no_loop()
         permit = self._try(request)
-        return await self._open_in_use().acquire(request) if permit is None else permit
+        return await self._open(in_use=True).acquire(request) if permit is None else permit
 
     def acquire_sync(self, request: Request) -> Permit:
         permit = self._try(request)
-        return self._open_in_use().acquire_sync(request) if permit is None else permit
+        return self._open(in_use=True).acquire_sync(request) if permit is None else permit
 
     async def atake(self, request: Request) -> Permit | Refusal:
         if _get_running_loop() is None:
             raise no_loop()
         permit = self._try(request)
-        return await self._open_in_use().atake(request) if permit is None else permit
+        return await self._open(in_use=True).atake(request) if permit is None else permit
 
     def take(self, request: Request) -> Permit | Refusal:
         permit = self._try(request)
         try:
-            return self._open_in_use().take(request) if permit is None else permit
+            return self._open(in_use=True).take(request) if permit is None else permit
         except Reentered:
             return Refusal(0.0)
 
@@ -236,15 +230,12 @@ class KeyQueue:
     def owns(self, permit: Permit) -> bool:
         return True  # as in the whole queue
 
-    async def arelease(self, permit: Permit) -> bool:
-        return False
-
     def settle(self, permit: Permit, extras: Units) -> None:
-        def settle(queue: MemoryQueue) -> None:
+        def charge(queue: MemoryQueue) -> None:
             declare(queue, self._declared)
             queue.settle(permit, extras)
 
-        self._run_or_defer(settle)
+        self._run_or_defer(charge)
 
     # Changes and looks ----------------------------------------------------------------------------
 
@@ -252,14 +243,8 @@ class KeyQueue:
         if declared.program != self.declared.program:
             self._run_or_defer(lambda queue: queue.follow(declared))
 
-    def accept(self, declared: Declaration, known: bool) -> None:
-        self._run_or_defer(lambda queue: queue.accept(declared, known))
-
     def change(self, change: Change) -> None:
         self._run_or_defer(lambda queue: queue.change(change))
-
-    def flush(self) -> None:
-        """Do nothing: every call has taken effect already."""
 
     def _run_or_defer(self, act: Callable[[MemoryQueue], None]) -> None:
         try:
@@ -270,7 +255,7 @@ class KeyQueue:
             act(queue)
 
     def status(self, own: Declaration | None = None) -> Status:
-        state, pause = self._store.kept.get(self.name), self._pause_left()
+        state, pause = self._store.kept.get(self.name), pause_left(self._store, self.name)
         if state is None:
             return unused(self.name, own or self._declared, pause)
         if isinstance(state, MemoryQueue):
@@ -290,3 +275,9 @@ class KeyQueue:
 
     def describe(self) -> str:
         return self.status().line()
+
+
+def pause_left(store: KeyStore, key: str) -> int:
+    """For how many microseconds the whole limiter of a key is paused."""
+    end = store.pauses.get(key.partition(":")[0], 0)
+    return max(0, end - store.clock.now())

@@ -86,7 +86,7 @@ class MemoryStore:
                 return self._open_key(name, state)
             queue = MemoryQueue(self, name, declared)
             self._pause_key(queue)
-            self._enroll_later(name)
+            self.lock.deferred.append((self.lock, lambda: self._enroll(name)))
             queue = cast(MemoryQueue, self.kept.setdefault(name, queue))
         return queue
 
@@ -100,7 +100,7 @@ class MemoryStore:
             queue = MemoryQueue(self, name, state.declared)
             inside = take_over(queue, state.rule, state.fence)
             self._pause_key(queue)
-            self._enroll_later(name)
+            self.lock.deferred.append((self.lock, lambda: self._enroll(name)))
             # No call comes before the end of these lines: each block that leaves finds its count.
             self.kept[name] = queue
             inside += [None] * state.inside
@@ -109,11 +109,10 @@ class MemoryStore:
             state.busy = False
         return queue
 
-    def _enroll_later(self, name: str) -> None:
-        """Have the new queue of `name` enrolled after this step, also if that ends early."""
-        self.lock.deferred.append((self.lock, lambda: self._enroll(name)))
-
     def _enroll(self, name: str) -> None:
+        """Know the new queue of `name`. Deferred, it also runs if the step that made the queue ends
+        early.
+        """
         queue = self.kept.get(name)
         if isinstance(queue, MemoryQueue):
             self._queues[name] = queue
