@@ -185,6 +185,18 @@ async def test_declarations_that_disagree_are_found(own_server: Server) -> None:
     assert is_harmless(done.out)
 
 
+async def test_a_name_with_damaged_limits_does_not_hide_the_others(own_server: Server) -> None:
+    url = own_server.user_url
+    for name in ("damaged", "other"):
+        for limit in ("10/hour", "20/hour"):
+            await Limiter(name, limit, store=client_of_its_own(url)).acquire()
+        own_server.admin.zadd(NAMES, {name: 2**40})
+    own_server.admin.hset("headgate:{damaged}", "limits", "garbage")
+
+    found = [each.subject for each in await findings(url) if each.check == "declarations"]
+    assert found == ["limiter 'damaged'", "limiter 'other'"]
+
+
 async def test_an_update_is_no_disagreement(own_server: Server) -> None:
     limiter = Limiter("api", "10/hour", store=own_server.user_url)
     await limiter.acquire()

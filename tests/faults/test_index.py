@@ -193,6 +193,20 @@ async def test_a_refresh_keeps_the_calls_of_the_one_before(
     assert headgate.names(own_server.url) == [limiter.name for limiter in limiters]
 
 
+async def test_a_call_of_a_refresh_that_was_not_written_is_the_next_one_again(
+    name: str, own_server: Server
+) -> None:
+    """H1: a signal handler raises before the client writes the call."""
+    await visit(Limiter(name, "9/s", store=own_server.url))
+    refresher = refresher_of(own_server.url)
+    refresher.refresh()
+    call = refresher.command()
+    refresher.put_off()
+    await refreshed(own_server.url)
+    assert call is not None
+    assert headgate.names(own_server.url) == [name]
+
+
 async def test_a_process_that_only_looks_is_not_in_the_index(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:

@@ -189,14 +189,8 @@ class Model:
         self.replaced, self.until, self.offered = Replaced(), 0, False
         self.gate, self.program = PatientGate(rules_of(program), now), program
         self.alive, self.holders, self.members_end = {}, {}, 0
-        self.next_expiry, self.held, self.queued, self.restarted_at, self.sweep, self.cursor = (
-            0,
-            0,
-            0,
-            0,
-            now,
-            0,
-        )
+        self.next_expiry, self.held, self.queued, self.cursor = 0, 0, 0, 0
+        self.restarted_at, self.sweep = now, now
 
     def is_fast(self, call: Call, now: int) -> bool:
         """Whether the fast path carries out the call, which repairs nothing and reads no outbox."""

@@ -263,7 +263,10 @@ def declaration_findings(name: str, limits: str, former: str, now: int) -> Itera
 
 
 def in_text(program: str) -> str:
-    return ", ".join(map(str, read_program(program).limits))
+    try:
+        return ", ".join(map(str, read_program(program).limits))
+    except ValueError:  # an operator has damaged the text
+        return repr(program)
 
 
 async def dead_findings(topology: Topology, name: str) -> list[Finding]:

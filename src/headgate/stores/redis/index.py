@@ -215,7 +215,10 @@ class Refresher:
         return [RETRY_PERIOD]
 
     def put_off(self) -> None:
-        """Do nothing: the client asks for the next call, and the present one is dropped."""
+        """An exception came before the call was written: it is the next one again."""
+        if self._sent is not None:
+            self._calls.append(self._sent)
+            self._sent = None
 
     def on_disconnect(self, lost: BaseException, spent: float) -> None:
         """Do nothing: the client sends the call in flight again."""

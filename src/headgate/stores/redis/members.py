@@ -96,7 +96,10 @@ def seconds_since(t: int | None, now: int) -> float | None:
 def declared_in(fields: list[bytes | None]) -> Declaration:
     """The limits in the fields `limits` and `offer`: a name has at most one of them."""
     program = fields[0] or fields[1]
-    return NO_LIMITS if program is None else read_program(program.decode())
+    try:
+        return NO_LIMITS if program is None else read_program(program.decode())
+    except ValueError:  # an operator has damaged the text
+        raise StoreError(f"The store has damaged limits: {program!r}.") from None
 
 
 async def read_labels(topology: Topology, now: int) -> dict[str, Label]:

@@ -97,7 +97,8 @@ class RedisStore:
         return self._queues.get(whole) or self._new_queue(whole, declared)
 
     def queues(self) -> list[RedisQueue]:
-        return list(self._queues.values())
+        queues = (ref() for ref in self._queues.valuerefs())  # a list: other threads may add some
+        return [queue for queue in queues if queue is not None]
 
     def calls(self) -> dict[tuple[str, str], Histogram]:
         """The durations of calls to this store, by server and error ("": answered)."""
@@ -167,8 +168,8 @@ class RedisStore:
             raise no_loop()
         queues = [
             queue
-            for key, queue in list(self._queues.items())
-            if key == name or key.startswith(f"{name}:")
+            for queue in self.queues()
+            if queue.name == name or queue.name.startswith(f"{name}:")
         ]
         flushed = False
         while not flushed:  # If a loop closes meanwhile, the portal takes over its operations.
@@ -208,7 +209,7 @@ class RedisStore:
         if self._fast_path is not None:
             self._fast_path.fork()
             self._fast_path = None
-        for queue in list(self._queues.values()):
+        for queue in self.queues():
             queue.routing.forked()
 
     async def forget(self, name: str) -> Forgotten:
