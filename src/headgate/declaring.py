@@ -101,7 +101,8 @@ class Undeclared:
         Before a drain, the queue accepts them if it knows no limits.
         """
         if isinstance(change, Update):
-            return Update(change.declared, None if self._begun else self._own)
+            former = None if self._begun else self._own
+            return Update(change.declared, former, change.reason)
         if isinstance(change, Drain):
             self._queue.accept(self._own, known=False)
         return change

@@ -15,6 +15,7 @@ from redis import Redis
 from headgate import Concurrency, Limiter, Rate, StoreError, log_writer
 from headgate.http.adoption import ONLY_LOWER, Adoption
 from headgate.http.feedback import HEED_AT_MOST, Feedback
+from headgate.http.rate_limit_headers import read
 from headgate.http.redirects import depart
 from headgate.stores.redis.transport.outages import Outages
 from headgate.telemetry import (
@@ -214,6 +215,20 @@ async def test_an_adopted_limit_and_a_drain_are_events(world: World, events: Eve
 
     found = [(type(each), getattr(each, "action", "")) for each in events.of(world.name)]
     assert found == [(LimitsChanged, ""), (ResponseActedOn, "adopt"), (ResponseActedOn, "drain")]
+
+
+@told
+async def test_a_limit_adopted_before_the_first_acquire_has_that_reason_too(
+    world: World, events: Events
+) -> None:
+    """The answer to a call of another limiter may come first."""
+    limiter = world.limiter("100/minute")
+
+    Adoption(ONLY_LOWER, HEED_AT_MOST).apply(limiter, 200, read(200, {"x-ratelimit-limit": "60"}))
+
+    (changed,) = events.of(world.name)
+    assert isinstance(changed, LimitsChanged)
+    assert changed.reason == "adopted"
 
 
 # Leases and stores --------------------------------------------------------------------------------
