@@ -185,7 +185,11 @@ class Permit:
         """
         if self._lost is None:
             self._lost = self.lost
-        return await self._queue.arelease(self)
+        try:
+            return await self._queue.arelease(self)
+        finally:
+            if not self.held:
+                self.__class__ = Permit  # as in `release`
 
     def settle(self, **actual: int) -> None:
         """Report the real use of the call, as in `settle(tokens=usage.total_tokens)`. Never blocks.

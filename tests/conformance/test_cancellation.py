@@ -111,12 +111,13 @@ async def test_a_task_group_that_fails_gives_everything_back(world: World) -> No
 
 @told
 async def test_a_release_that_is_cancelled_has_released_the_permit(world: World) -> None:
-    """F3: a caller that is cancelled while it releases has released."""
+    """F3, H1: a caller that is cancelled while it releases has released. No finalizer is left."""
     limiter = world.limiter(Concurrency(1))
     for at in count():
         permit = await soon(limiter.acquire())
         reached = await cancelled_at(permit.arelease(), "asked", at)
         await at_rest(limiter)
+        assert not hasattr(permit, "__del__")
         if not reached:
             break
 

@@ -232,6 +232,19 @@ async def test_a_permit_that_holds_nothing_may_be_dropped(world: World) -> None:
     assert used(await limiter.astatus()) == [1]
 
 
+@told
+async def test_a_released_permit_has_no_finalizer(world: World) -> None:
+    """H1: in a finalizer, Python would hide an exception that a signal handler raises."""
+    limiter = world.limiter(Concurrency(2))
+    first, second = await limiter.acquire(), await limiter.acquire()
+
+    first.release()
+    await second.arelease()
+
+    await at_rest(limiter)
+    assert [hasattr(permit, "__del__") for permit in (first, second)] == [False, False]
+
+
 def test_a_permit_dropped_inside_the_stores_own_code_is_seen_by_the_next_try(name: str) -> None:
     """F6: the collector runs at any time, even while a queue is locked. The next caller finds the
     permit free.
