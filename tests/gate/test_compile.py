@@ -27,7 +27,8 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import WHOLE_FROM, microseconds, rational
 from tests.gate.crowd import START, kinds
 
-TEN_YEARS = 10 * 365 * 86_400
+YEAR = 365 * 86_400
+TEN_YEARS = 10 * YEAR
 EXACT = 2**53  # beyond it a double, as Lua has it, loses count
 amounts = st.one_of(st.integers(1, 100), st.integers(1, 10**9))
 tokens = st.one_of(
@@ -250,6 +251,13 @@ def test_a_concurrency_limit_becomes_a_rule_of_its_unit() -> None:
         Rate(10, per=60, capacity=3, steps=True),
         Rate(2.5, per=10, steps=True),
         Rate(3, per=0.000_001),
+        Rate(7, per=349.999_997, capacity=500_000),
+        Rate(1000, per=86_400, capacity=500, slack=1 / 3),
+        Rate(5000, per=30 * 86_400, capacity=10_000, slack=0.000_5),
+        Rate(10**13, per=86_400, steps=True, unit="bytes"),
+        Rate(1, per=9 * YEAR, capacity=1000),
+        Rate(1, per=0.000_001, capacity=EXACT - 1),
+        Rate(0.5, per=1, capacity=20_000, steps=True),
         Window(100, per=60, slack=0.01),
         Quota(50, per=3600, anchor=900, slack=0.5),
         Quota(50, per=3600),
@@ -260,6 +268,67 @@ def test_a_limit_that_is_read_from_its_rule_becomes_the_same_rule(limit: Limit) 
     (rule,) = rules_of([limit])
 
     assert [again.text for again in rules_of([limit_of(rule)])] == [rule.text]
+
+
+@given(
+    st.sampled_from([0.5, 2.5, 12.25, 0.1, 1 / 3, 60, 5000, 90_000, 450_000])
+    | st.integers(1, 10**7),
+    st.sampled_from([1, 60, 3600, 86_400, 7 * 86_400, 30 * 86_400, 349.999_997]),
+    st.none() | st.sampled_from([1000, 10_000, 500_000, 10**7]) | amounts,
+    st.sampled_from([0, 0.000_5, 0.001, 0.05, 1 / 3]),
+    st.booleans(),
+)
+def test_an_ordinary_rate_that_is_read_from_its_rule_becomes_the_same_rule(
+    amount: float, per: float, capacity: int | None, slack: float, steps: bool
+) -> None:
+    """An attached limiter shows the limits by which the store decides."""
+    assume(countable(amount, per, capacity))
+    rule = bucket(Rate(amount, per, capacity, steps=steps, slack=slack))
+
+    assert program(rules_of([limit_of(rule)])) == program([rule])
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [
+        (Rate(10**13, per=100, steps=True), "10000000000000 every 100 seconds"),
+        (Rate(2500.5, per=1, steps=True), "2500.5 every second"),
+        (Rate(10**6, per=86_399.999_999), "1000000 per 86399.999999 seconds burst 1000000"),
+    ],
+    ids=str,
+)
+def test_a_rate_is_read_from_its_rule_in_the_form_with_the_shorter_text(
+    rate: Rate, shown: str
+) -> None:
+    """A rule may come from a steady rate and from one in steps."""
+    assert str(limit_of(rule_of(rate))) == shown
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        Rate(262.986, per=30 * 86_400, capacity=500_000, slack=0.071_312),
+        Rate(2.5, per=9 * YEAR, capacity=59_313, slack=0.001),
+    ],
+    ids=str,
+)
+def test_a_rate_for_which_no_equal_one_is_found_is_read_as_a_slightly_slower_one(
+    rate: Rate,
+) -> None:
+    declared, read = bucket(rate), limit_of(rule_of(rate))
+    assert isinstance(read, Rate)
+
+    again = bucket(read)
+
+    assert declared.pace() * (1 - 1e-7) < again.pace() <= declared.pace()
+    assert (again.capacity, again.start // again.price) == (rate.burst, rate.burst)
+
+
+def test_a_rule_with_a_token_in_more_than_ten_years_is_read_as_the_slowest_rate() -> None:
+    """Only a slack of years makes such a rule."""
+    read = limit_of(rule_of(Rate(1, per=9 * YEAR, slack=9 * YEAR)))
+
+    assert read == Rate(1, per=TEN_YEARS - 0.000_001, capacity=1)
 
 
 @pytest.mark.parametrize("initial", [None, 0, 5])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from math import gcd
 
@@ -17,12 +18,14 @@ from headgate.gate.gate import ONE_EACH, Costs, Rule, Units
 from headgate.gate.sliding_window import SlidingWindowRule
 from headgate.gate.token_bucket import TokenBucketRule
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
-from headgate.validation import BEYOND, microseconds, rational, show
+from headgate.validation import BEYOND, TEN_YEARS, microseconds, rational, show
 
 SECOND = 1_000_000
 # With a steady refill, a full bucket has fewer parts than this. So the sum of the costs in a queue
 # for 256 full buckets stays within 2^53.
 LARGEST = 2**45
+LONGEST = TEN_YEARS * SECOND - 1  # the longest period, in microseconds
+ATTEMPTS = 10  # to find a steady rate that becomes a rule
 
 
 def rules_of(limits: Iterable[Limit]) -> tuple[Rule, ...]:
@@ -79,8 +82,8 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
 def limit_of(rule: Rule) -> Limit:
     """A limit that becomes `rule`. The slack of a rate or window is part of its period.
 
-    If the time to fill the bucket is a whole number of microseconds, a steady rate is written as
-    `capacity` tokens for each fill time.
+    If possible, a steady rate is written as `capacity` tokens for each fill time. A few rates are
+    only near `rule`, such as some with a fractional amount in a period of months.
     """
     match rule:
         case ConcurrencyRule():
@@ -96,16 +99,41 @@ def limit_of(rule: Rule) -> Limit:
 
 
 def rate_of(rule: TokenBucketRule) -> Rate:
-    # A tenth of this tick would fit, and `smooth` would have used it. So the rate has steps.
-    steps = rule.tick > 1 and 10 * rule.size < LARGEST
+    """A rate that becomes `rule`, steady or in steps: the one with the shorter text."""
     initial = None if rule.start == rule.size else rule.start // rule.price
-    amount: float = rule.capacity
-    per, rest = divmod(rule.size * rule.tick, rule.gain)
-    if steps:
-        amount, per = rule.gain / rule.price, rule.tick
-    elif rest:
-        amount, per = rule.gain, rule.price * rule.tick
-    return Rate(amount, per / SECOND, rule.capacity, initial, steps, rule.unit)
+    rate = partial(Rate, capacity=rule.capacity, initial=initial, unit=rule.unit)
+    amount, per, is_exact = steady_refill(rule)
+    steady = rate(amount, per / SECOND)
+    if rule.tick == 1:
+        return steady
+    with suppress(ValueError):  # a tick may bring a part of a token that no rate can have
+        steps = rate(rule.gain / rule.price, rule.tick / SECOND, steps=True)
+        is_shorter = not is_exact or len(str(steps)) < len(str(steady))
+        if is_shorter and bucket_of(steps).text == rule.text:
+            return steps
+    return steady
+
+
+def steady_refill(rule: TokenBucketRule) -> tuple[int, int, bool]:
+    """An amount and a period, in microseconds, and whether the steady rate of them becomes `rule`.
+
+    If none is found that does, those of the nearest rate that is not faster.
+    """
+    capacity, price, gain, tick = rule.capacity, rule.price, rule.gain, rule.tick
+    # `smooth` divides the amount by one of these. With a smaller one than `least`, it would take a
+    # tenth of the tick.
+    whole = 1 if capacity % gain else capacity // gain
+    least = -(-LARGEST // (10 * rule.size))
+    for divisor in (whole, *range(least, least + ATTEMPTS)):
+        amount, last = gain * divisor, 10 * price * divisor
+        for tenth in range(last, last - 10, -1):  # `smooth` rounds all ten up to the same tick
+            per = tenth * tick // 10
+            if per > LONGEST or amount >= BEYOND:
+                break
+            if smooth(amount, per, capacity) == (price, gain, tick):
+                return amount, per, True
+    amount = max(1, min(capacity, gain * LONGEST // (price * tick)))
+    return amount, min(LONGEST, -(-amount * price * tick // gain)), False
 
 
 def program(rules: Sequence[Rule]) -> str:
