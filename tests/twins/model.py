@@ -245,6 +245,7 @@ class Model:
     def forget_members(self, gate: PatientGate, session: str) -> None:
         """Their key has expired. Only the session that calls is remembered."""
         self.members_end, self.queued, self.holders = 0, 0, {}
+        self.sweep, self.cursor = 0, 0
         gate.queue.clear()
         gate.waiting = [0] * len(gate.rules.all)
         self.alive = {each: end for each, end in self.alive.items() if each == session}

@@ -172,14 +172,14 @@ end
 -- The last number is the length of the tail, which follows it in the state.
 function SlidingWindowRule.numbers(rule, t)
   return rule.first, rule.used, rule.last - t, rule.pending, rule.gone, rule.opened - t,
-    rule.merges_until, rule.wanted, rule.found, rule.skipped, rule.tail
+    rule.merges_until, rule.skipped, rule.tail
 end
 
 function SlidingWindowRule.restore(rule, t, first, used, last, pending, gone, opened, merges_until,
-    wanted, found, skipped, tail)
+    skipped, tail)
   rule.first, rule.used, rule.last, rule.pending = first, used, t + last, pending
   rule.gone, rule.opened, rule.merges_until = gone, t + opened, merges_until
-  rule.wanted, rule.found, rule.skipped, rule.tail = wanted, found, skipped, tail
+  rule.wanted, rule.found, rule.skipped, rule.tail = 0, 0, skipped, tail
 end
 
 return SlidingWindowRule

@@ -38,7 +38,7 @@ local function lapse(record)
 end
 
 -- Makes the state ready for the operations, or returns a refusal.
-local function open_state(limits, state, alive_until, record, last, received, waits)
+local function open_state(limits, state, alive_until, record, received, lost, waits)
   server_time = clock()
   local offer = not limits and state and redis.call('HGET', HASH, 'offer')
   limits = limits or offer
@@ -68,7 +68,6 @@ local function open_state(limits, state, alive_until, record, last, received, wa
   -- `restarted_at`, and it has not called since. A call after that moment makes it live until
   -- WAITER after it, or longer.
   local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
-  local lost = received ~= '0' and not ReplyCache.was_received(last, received)
   if (waits and silent) or lost then return lapse(record) end
   return nil
 end
@@ -149,9 +148,10 @@ function Main.run(its_keys, its_args)
   local limits, state, record, kept, told =
     unpack(redis.call('HMGET', HASH, 'limits', 'state', reply_field, outbox_field, 'told'))
   head_notified = told
-  local former, alive_until, last = ReplyCache.recall(record)
+  local former, alive_until, last, former_verdict = ReplyCache.recall(record)
   if former then return former end
-  local refusal = open_state(limits, state, alive_until, record, last, received, waits)
+  local lost = received ~= '0' and not ReplyCache.was_received(last, former_verdict, received)
+  local refusal = open_state(limits, state, alive_until, record, received, lost, waits)
   if refusal then return refusal end
 
   Outbox.reset(kept)

@@ -33,17 +33,18 @@ function ReplyCache.unpack(record)
 end
 
 -- Returns the reply to a repeated or late call. Otherwise returns nil, until when the session is
--- alive, and the last reply from the number on.
+-- alive, and its last call's number and reply.
 function ReplyCache.recall(record)
   if not record then return nil, 0 end
   local alive_until, last, _, verdict = ReplyCache.unpack(record)
-  if CALL > last then return nil, alive_until, Numbers.text(last) .. ' ' .. verdict end
+  if CALL > last then return nil, alive_until, last, verdict end
   return ReplyCache.reply(CALL == last and verdict or 'late')
 end
 
 -- Whether the session received the last reply that is kept here. Otherwise the state is an older
 -- one. Or the name was lost, and a late copy of an earlier call made it again. The session may have
 -- lost its place, and may have released permits that are held here (L5).
-function ReplyCache.was_received(last, beginning)
-  return last and string.sub(last, 1, #beginning + 1) == beginning .. ' '
+function ReplyCache.was_received(last, verdict, beginning)
+  local reply = last and Numbers.text(last) .. ' ' .. verdict
+  return reply and string.sub(reply, 1, #beginning + 1) == beginning .. ' '
 end

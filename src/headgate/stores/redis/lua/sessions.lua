@@ -55,6 +55,7 @@ function Sessions.forget_expired()
   if not Sessions.have_expired() then return end
   redis.call('DEL', MEMBERS)
   gate.members_end, gate.converted, gate.queued = 0, nil, 0
+  gate.last_place, gate.next_sweep, gate.sweep_cursor = 0, 0, 0
   Gate.requeue(function() end) -- Repair.run counts the holders
   for _, session in ipairs(recorded()) do
     if session ~= SESSION then forget(session) end

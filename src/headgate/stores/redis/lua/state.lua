@@ -6,7 +6,19 @@
 
 State = {}
 
-local HEAD = 14 -- how many numbers come before those of the rules
+-- How many numbers come before those of the rules: without MEMBERS, nobody waits or holds.
+local ALONE, HEAD = 8, 14
+
+local function head(t)
+  local not_before, reserved, fence = gate.not_before - t, gate.reserved - t, gate.fence - t
+  local keys_end, restarted_at = gate.keys_end - t, gate.restarted_at - t
+  if gate.members_end == 0 then
+    return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at, 0)
+  end
+  return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at,
+    gate.members_end, gate.last_place, gate.next_expiry, gate.held, gate.queued, gate.next_sweep,
+    gate.sweep_cursor)
+end
 
 local function pack_rule(...)
   return cmsgpack.pack(select('#', ...), ...)
@@ -31,9 +43,7 @@ end
 
 function State.save()
   local t = gate.t
-  local text = cmsgpack.pack(FORMAT, t, gate.not_before - t, gate.reserved - t, gate.fence - t,
-    gate.last_place, gate.keys_end - t, gate.members_end, gate.next_expiry, gate.held, gate.queued,
-    gate.next_sweep, gate.sweep_cursor, gate.restarted_at)
+  local text = head(t)
   for i, rule in ipairs(gate.rules) do
     text = text .. pack_rule(gate.waiting[i], rule:numbers(t))
     if rule.changed then write_log('log' .. i, rule) end
@@ -64,11 +74,18 @@ function State.load(program, text)
   local numbers = { cmsgpack.unpack(text) }
   local t = numbers[2]
   gate.t, gate.not_before, gate.reserved = t, t + numbers[3], t + numbers[4]
-  gate.fence, gate.last_place, gate.keys_end = t + numbers[5], numbers[6], t + numbers[7]
-  gate.members_end, gate.next_expiry, gate.held, gate.queued, gate.next_sweep, gate.sweep_cursor,
-    gate.restarted_at = unpack(numbers, 8, HEAD)
+  gate.fence = t + numbers[5]
+  gate.keys_end, gate.restarted_at, gate.members_end = t + numbers[6], t + numbers[7], numbers[8]
+  local at
+  if gate.members_end == 0 then
+    gate.last_place, gate.next_expiry, gate.held, gate.queued = 0, 0, 0, 0
+    gate.next_sweep, gate.sweep_cursor, at = 0, 0, ALONE + 1
+  else
+    gate.last_place, gate.next_expiry, gate.held, gate.queued, gate.next_sweep, gate.sweep_cursor =
+      unpack(numbers, ALONE + 1, HEAD)
+    at = HEAD + 1
+  end
   gate.own_pause, gate.whole_pause = gate.not_before, 0
-  local at = HEAD + 1
   for i, rule in ipairs(gate.rules) do
     local last = at + numbers[at]
     gate.waiting[i] = numbers[at + 1]
