@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from math import inf
 from time import monotonic
 from typing import Any, TypeVar
@@ -81,17 +81,21 @@ class Watch:
             self.raise_loss(None)
 
     def on_lease_change(self) -> None:
-        """The permit calls this when the end of its lease changes. Set the timer anew, or cancel
-        the body.
-        """
-        self._disarm()
-        if self._task is None or self.lost:
+        """The permit calls this when the end of its lease changes, in the thread that renews it."""
+        task = self._task
+        if task is not None:
+            call_in(task.get_loop(), self._follow_lease, task)
+
+    def _follow_lease(self, task: asyncio.Task[Any]) -> None:
+        """Set the timer anew, or cancel the body, unless `task` has left it meanwhile."""
+        if self._task is not task or self.lost:
             return
+        self._disarm(task)
         if self._permit.lost:
             self.lost = self._cancelled = True
-            self._task.cancel()
+            task.cancel()
         else:
-            self._arm(self._task)
+            self._arm(task)
 
     def check_lease(self) -> None:
         """Note whether the lease is lost. `Noting` calls this at a release, which has fixed
@@ -119,11 +123,12 @@ class Watch:
         """Undo our cancellation, because the code that runs from here on is not the body and must
         not see it.
         """
-        self._disarm()
         task, self._task = self._task, None
         self._alone = False
-        if task is not None and self._cancelled:
-            self._alone = task.uncancel() <= self._cancelled_before
+        if task is not None:
+            self._disarm(task)
+            if self._cancelled:
+                self._alone = task.uncancel() <= self._cancelled_before
 
     def resume(self, error: BaseException | None) -> None:
         """The body goes on, in the running task.
@@ -148,10 +153,10 @@ class Watch:
                 left - min(MARGIN, left * MARGIN_FRACTION), self._too_late
             )
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _disarm(self, task: asyncio.Task[Any]) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            call_in(task.get_loop(), timer.cancel)
 
     def _too_late(self) -> None:
         """No renewal has come in time, so end the lease for good."""
@@ -166,6 +171,15 @@ class Watch:
             "block has done and do it again; if pauses are longer, give Concurrency a longer "
             "lease."
         )
+
+
+def call_in(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *arguments: Any) -> None:
+    """Call `act` in `loop`: at once if it runs in this thread. A closed loop calls nothing."""
+    if loop is asyncio._get_running_loop():
+        act(*arguments)
+    else:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(act, *arguments)
 
 
 class Aside(AbstractContextManager[None]):
@@ -200,8 +214,9 @@ class Noting(IssuerWrapper):
     """Lets the watch of a block note a loss before its permit is released."""
 
     def _before_release(self, permit: Permit) -> None:
-        if permit.watch is not None:
-            permit.watch.check_lease()
+        watch = permit.watch  # another thread may end the block meanwhile
+        if watch is not None:
+            watch.check_lease()
 
 
 class Watched(QueueWrapper):

@@ -264,8 +264,9 @@ def renew_lease(permit: Permit, until: float) -> None:
     """
     if not permit.lost:
         permit.believed = until
-    if permit.watch is not None:
-        permit.watch.on_lease_change()
+    watch = permit.watch  # another thread may end the block meanwhile
+    if watch is not None:
+        watch.on_lease_change()
 
 
 def report_loss(permit: Permit) -> bool:

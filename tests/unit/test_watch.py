@@ -11,8 +11,9 @@ import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,6 +21,8 @@ from headgate import LeaseLostError, Limiter
 from headgate.permit import renew_lease
 from headgate.stores.memory.store import MemoryStore
 from tests.leases import LEASE, Leases, run
+
+T = TypeVar("T")
 
 # Lost ---------------------------------------------------------------------------------------------
 
@@ -362,6 +365,93 @@ def test_a_thread_gets_the_error_for_a_loss_that_another_thread_received(
         hears = threading.Thread(target=leases.forget)
         hears.start()
         hears.join()
+
+
+def in_thread(act: Callable[[], T]) -> T:
+    """What `act` returns or raises in another thread, as the renewals of a permit from
+    `acquire_sync` do.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(act).result()
+
+
+def test_a_loss_that_another_thread_received_cancels_the_body_in_its_own_loop(
+    leases: Leases, api: Limiter
+) -> None:
+    """S2: asyncio refuses calls of other threads in its debug mode. Otherwise it sleeps on."""
+
+    async def story() -> float:
+        loop = asyncio.get_running_loop()
+        loop.set_debug(True)
+        loop.call_later(2.0, in_thread, leases.forget)
+        with pytest.raises(LeaseLostError):
+            async with in_thread(api.acquire_sync):
+                await asyncio.sleep(3600)
+        return leases.clock.elapsed()
+
+    assert run(leases, story()) == pytest.approx(2.0, abs=0.001)
+
+
+def test_a_renewal_that_another_thread_received_extends_the_watch(
+    leases: Leases, api: Limiter
+) -> None:
+    ended = []
+
+    async def story() -> None:
+        asyncio.get_running_loop().set_debug(True)
+        with pytest.raises(LeaseLostError):
+            async with in_thread(api.acquire_sync):
+                for _ in range(9):
+                    await asyncio.sleep(LEASE / 3)
+                    in_thread(leases.renew)
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    ended.append(leases.clock.elapsed())
+
+    run(leases, story())
+
+    assert 4 * LEASE - 0.1 <= ended[0] <= 4 * LEASE
+
+
+def test_a_loss_that_another_thread_received_at_the_end_of_the_body_cancels_nothing_later(
+    leases: Leases, api: Limiter
+) -> None:
+    """F8: the task's loop hears of it when the body is over, or when the next one has begun."""
+
+    async def story() -> str:
+        for after in (0.0, 1.0):
+            with pytest.raises(LeaseLostError):
+                async with in_thread(api.acquire_sync):
+                    in_thread(leases.forget)
+            async with api:
+                await asyncio.sleep(after)
+        return "well"
+
+    assert run(leases, story()) == "well"
+
+
+def test_a_renewal_of_a_body_whose_loop_is_closed_raises_nothing(
+    leases: Leases, api: Limiter
+) -> None:
+    """F7: the thread that received it goes on with the renewals of all others."""
+
+    async def stay() -> None:
+        async with in_thread(api.acquire_sync):
+            await asyncio.sleep(3600)
+
+    loop = asyncio.new_event_loop()
+    body = stay()
+    task = loop.create_task(body)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+
+    in_thread(leases.renew)
+    in_thread(leases.forget)
+
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # the loop is closed on purpose
+    body.close()
 
 
 # Decorators ---------------------------------------------------------------------------------------
