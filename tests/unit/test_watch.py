@@ -368,9 +368,7 @@ def test_a_thread_gets_the_error_for_a_loss_that_another_thread_received(
 
 
 def in_thread(act: Callable[[], T]) -> T:
-    """What `act` returns or raises in another thread, as the renewals of a permit from
-    `acquire_sync` do.
-    """
+    """Call `act` in another thread: one renews the permits of `acquire_sync`."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(act).result()
 

@@ -14,7 +14,7 @@ from argparse import Namespace
 from contextlib import suppress
 from typing import Any
 
-from headgate.cli.commands import Commands, Stopped
+from headgate.cli.child_processes import Commands, Stopped
 from headgate.cli.exits import (
     NO_INPUT_OUTPUT,
     NOT_EXECUTABLE,

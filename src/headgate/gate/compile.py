@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from math import gcd
 
@@ -106,12 +105,12 @@ def rate_of(rule: TokenBucketRule) -> Rate:
     steady = rate(amount, per / SECOND)
     if rule.tick == 1:
         return steady
-    with suppress(ValueError):  # a tick may bring a part of a token that no rate can have
+    try:
         steps = rate(rule.gain / rule.price, rule.tick / SECOND, steps=True)
-        is_shorter = not is_exact or len(str(steps)) < len(str(steady))
-        if is_shorter and bucket_of(steps).text == rule.text:
-            return steps
-    return steady
+    except ValueError:  # the part of a token that a tick brings is too small for a rate
+        return steady
+    is_shorter = not is_exact or len(str(steps)) < len(str(steady))
+    return steps if is_shorter and bucket_of(steps).text == rule.text else steady
 
 
 def steady_refill(rule: TokenBucketRule) -> tuple[int, int, bool]:

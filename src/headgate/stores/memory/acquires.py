@@ -1,8 +1,8 @@
 """The acquires of one queue in memory, from the call to the permit.
 
-Each decision is a step of state.py or wait_queue.py under the lock. A waiter sleeps in its task or
-thread, until it is woken or until its own estimate: the store has no thread of its own. Only a
-thread that blocks its own event loop also wakes at intervals.
+Each decision is a step of queue_state.py or wait_queue.py under the lock. A waiter sleeps in its
+task or thread, until it is woken or until its own estimate: the store has no thread of its own.
+Only a thread that blocks its own event loop also wakes at intervals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headgate.permit import Permit, Refusal, start_holding
 from headgate.stores.loops import LoopCheck, begin_in_order, check_blocking, no_loop
 from headgate.stores.memory.local_waiters import PLAIN
 from headgate.stores.memory.lock import Lock, Reentered
-from headgate.stores.memory.state import QueueState
+from headgate.stores.memory.queue_state import QueueState
 from headgate.stores.memory.waiters import (
     MigratedWaiter,
     TaskWaiter,

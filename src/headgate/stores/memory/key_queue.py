@@ -19,7 +19,7 @@ from headgate.stores.loops import no_loop
 from headgate.stores.memory.fast_path import NO_WAIT
 from headgate.stores.memory.lock import BUSY, DEFERRED, FREE, Lock, Reentered
 from headgate.stores.memory.queue import MemoryQueue, declare
-from headgate.stores.memory.state import read_status
+from headgate.stores.memory.queue_state import read_status
 from headgate.stores.status import Status, unused
 
 if TYPE_CHECKING:

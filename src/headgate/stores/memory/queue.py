@@ -1,7 +1,7 @@
 """The queue of one name in memory, as limiters and permits see it.
 
-Threads, event loops, `async with` and `with` share it. Its methods call the steps of state.py and
-wait_queue.py under the lock, and decide nothing.
+Threads, event loops, `async with` and `with` share it. Its methods call the steps of queue_state.py
+and wait_queue.py under the lock, and decide nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headgate.stores.memory.fast_path import (
 )
 from headgate.stores.memory.lock import Lock, Reentered
 from headgate.stores.memory.members import members_of, oldest_wait_of
-from headgate.stores.memory.state import OwnStore, QueueState, read_status
+from headgate.stores.memory.queue_state import OwnStore, QueueState, read_status
 from headgate.stores.status import Status, snapshot
 
 if TYPE_CHECKING:
