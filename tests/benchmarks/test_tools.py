@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 
 from benchmarks import (
+    ceiling,
     connections,
     floor,
     goals,
@@ -254,3 +255,18 @@ def test_the_floor_is_measured_with_all_its_parts(
         "headgate, `async with`",
     )
     assert [name for name in wanted if name not in shown] == []
+
+
+@pytest.mark.parametrize("names", [1, 3])
+def test_the_acquires_of_all_processes_count_for_the_ceiling(
+    own_server: Server, names: int
+) -> None:
+    work = ceiling.Work(OURS.name, own_server.url, "ceiling", names, seconds=0.05, processes=2)
+    done = ceiling.played(work, [own_server.admin])
+    assert done.acquires >= 2 * ceiling.TASKS
+    assert min(done.clients, done.server) > 0
+
+
+def test_a_contestant_that_fails_is_shown_with_its_reason(own_server: Server) -> None:
+    work = ceiling.Work(OURS.name, "redis://nowhere.invalid", "ceiling", 1, 0.05, 2)
+    assert ceiling.cells(work, [own_server.admin])[2:3] == ("fails",)

@@ -83,6 +83,23 @@ async def test_names_in_a_slot_that_moves_go_on(
         assert room.most <= limits[0].capacity
 
 
+async def test_a_name_that_one_process_uses_goes_on_in_a_slot_that_moves(
+    name: str, cluster: Cluster
+) -> None:
+    """L5: without a second session, too, both keys of the name exist."""
+    limiter = Limiter(name, TOKENS, store=cluster.user_url)
+    assert await limiter.atry_acquire(tokens=1)
+    move = moving(cluster, name)
+
+    for carried in (False, True):
+        if carried:
+            move.carry()
+        async with asyncio.timeout(long()):
+            await limiter.acquire(tokens=1)
+    assert [refusals(node) for node in (move.source, move.target)] == [0, 0]
+    move.close()
+
+
 def blocking_visit(limiter: Limiter) -> None:
     with limiter:
         pass
