@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import ExitStack
-from typing import Any
 
-import msgpack
 import pytest
 from redis import Redis
 
@@ -26,6 +24,7 @@ from tests.faults.scene import (
     has_listened,
 )
 from tests.processes import running
+from tests.records import records
 from tests.servers import Server
 from tests.world import at_rest, long, soon, used, waiting
 
@@ -36,14 +35,7 @@ LIMIT = Concurrency(1, lease=30.0)
 def listening(server: Server, name: str) -> int:
     """How many sessions of a name have asked the server for notifications (reply_cache.lua)."""
     with Redis(port=server.port) as raw:
-        fields = raw.hgetall(f"headgate:{{{name}}}")
-    return sum(numbers_of(record)[2] != 0 for field, record in fields.items() if field[:1] == b"r")
-
-
-def numbers_of(record: bytes) -> list[Any]:
-    unpacker = msgpack.Unpacker(raw=True)
-    unpacker.feed(record)
-    return list(unpacker)
+        return sum(each.age != 0 for each in records(raw, f"headgate:{{{name}}}").values())
 
 
 @pytest.mark.parametrize("dead", [1, pytest.param(3, marks=pytest.mark.proof)])

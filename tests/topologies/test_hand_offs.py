@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from struct import unpack_from
 
 import pytest
 from redis import Redis
@@ -21,6 +20,7 @@ from headgate.stores.redis.transport import subscriber, topology
 from tests.clusters import Cluster, Node
 from tests.faults.scene import enter, eventually
 from tests.machine import scaled
+from tests.records import records
 from tests.rights import USER
 from tests.sentinels import Copy, Sentinels
 from tests.servers import connections_of
@@ -257,12 +257,7 @@ def keys_of(node: Node) -> Iterator[Redis]:
 def listening(node: Node, name: str) -> list[bytes]:
     """The sessions of `name` that have asked the server for notifications (reply_cache.lua)."""
     with keys_of(node) as raw:
-        fields = raw.hgetall(key_of(name))
-    return [
-        field
-        for field, record in fields.items()
-        if field[:1] == b"r" and unpack_from("<ddd", record)[2]
-    ]
+        return [session for session, each in records(raw, key_of(name)).items() if each.age]
 
 
 def moments(node: Node, name: str) -> dict[bytes, float]:

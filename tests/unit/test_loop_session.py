@@ -31,10 +31,14 @@ SLOTS = Declaration(rules_of([Concurrency(1, lease=30)]))
 RELEASE = Release(Caller("s", 9, "-"))
 
 
+class Place(str):
+    several = False  # it is no Cluster
+
+
 class Stub:
     """A client: it notes the requests of the session."""
 
-    topology, of_portal, closed, here = "a server", False, False, True
+    topology, of_portal, closed, here = Place("a server"), False, False, True
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

@@ -1,0 +1,30 @@
+"""The records of sessions, as a server keeps them (reply_cache.lua)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgpack
+from redis import Redis
+
+
+class Record(NamedTuple):
+    """`age`: not 0 if the server notifies the session. `reply`: from its verdict on."""
+
+    alive_until: int
+    last: int
+    age: int
+    run: int
+    reply: bytes
+
+
+def records(raw: Redis, key: str) -> dict[bytes, Record]:
+    """The records in the hash of a name, by session. `raw` decodes nothing."""
+    fields: dict[bytes, bytes] = raw.hgetall(key)
+    return {field[1:]: record(text) for field, text in fields.items() if field[:1] == b"r"}
+
+
+def record(text: bytes) -> Record:
+    unpacker: Any = msgpack.Unpacker(raw=True)
+    unpacker.feed(text)
+    return Record(*unpacker)
