@@ -33,7 +33,9 @@ end
 -- The keys live for `time` from now, or longer.
 function Expiry.outlast(time)
   outlast(HASH, 'keys_end', gate.t + time)
-  if CLUSTERED then outlast(MEMBERS, 'members_end', gate.t + time) end
+  if not CLUSTERED then return end
+  Sessions.enlist()
+  outlast(MEMBERS, 'members_end', gate.t + time)
 end
 
 -- A permit is held for `time` more.

@@ -37,9 +37,13 @@ end
 -- A state that is still remembered comes from a complete call, and has three counts. If their sum
 -- is the number of members, nothing was lost since then.
 function Repair.run()
-  local count = Membership.count()
-  if gate.members_end == 0 then
-    if count == 0 then gate.sessions = 0 else gate.members_end = gate.t end
+  local count, alone = Membership.count(), gate.members_end == 0
+  if alone and count == 0 then
+    gate.sessions = 0
+  elseif alone or count == 0 then -- MEMBERS was lost, or the call that made it failed
+    gate.members_end, gate.sessions = 0, nil
+    Sessions.enlist()
+    count = Membership.count()
   end
   if not gate.sessions or count ~= gate.queued + gate.held + gate.sessions then
     local queued, held = Membership.count_waiters(), Membership.count_holders()

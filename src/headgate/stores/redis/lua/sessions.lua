@@ -24,25 +24,39 @@ function Sessions.write_record(session, ...)
   redis.call('HSET', HASH, 'r' .. session, ReplyCache.pack(...))
 end
 
-local function forget(session)
-  redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
+local BATCH = 500 -- sessions that one HDEL forgets
+
+local function forget(sessions)
+  for first = 1, #sessions, BATCH do
+    local fields = {}
+    for i = first, min(first + BATCH - 1, #sessions) do
+      fields[#fields + 1], fields[#fields + 2] = 'r' .. sessions[i], 'm' .. sessions[i]
+    end
+    redis.call('HDEL', HASH, unpack(fields))
+  end
 end
 
--- The sessions that have a record. There are few when this is called.
+-- The other sessions that have a record, and whether this one has.
 local function recorded()
-  local sessions = {}
+  local others, own = {}, false
   for _, field in ipairs(redis.call('HKEYS', HASH)) do
-    if string.byte(field) == RECORD then sessions[#sessions + 1] = string.sub(field, 2) end
+    if string.byte(field) == RECORD then
+      local session = string.sub(field, 2)
+      if session == SESSION then own = true else others[#others + 1] = session end
+    end
   end
-  return sessions
+  return others, own
 end
 
 -- Makes MEMBERS, if there is none: somebody waits or holds, or there are several sessions.
 function Sessions.enlist()
   if gate.members_end > 0 then return end
   gate.members_end = gate.t -- Expiry.extend sets it
-  for _, session in ipairs(recorded()) do
-    Membership.keep_alive(session, (ReplyCache.unpack(record_of(session))))
+  local sessions, own = recorded()
+  if own then sessions[#sessions + 1] = SESSION end
+  for _, session in ipairs(sessions) do
+    local alive_until = ReplyCache.unpack(record_of(session))
+    if alive_until > 0 then Membership.keep_alive(session, alive_until) end -- 0: it is over
   end
 end
 
@@ -53,25 +67,23 @@ end
 -- MEMBERS has expired: only the records of its sessions are left, and nobody waits or holds.
 function Sessions.forget_expired()
   if not Sessions.have_expired() then return end
+  Membership.count() -- raises WRONGTYPE if MEMBERS belongs to another program
   redis.call('DEL', MEMBERS)
   gate.members_end, gate.converted, gate.queued = 0, nil, 0
   gate.last_place, gate.next_sweep, gate.sweep_cursor = 0, 0, 0
   Gate.requeue(function() end) -- Repair.run counts the holders
-  for _, session in ipairs(recorded()) do
-    if session ~= SESSION then forget(session) end
-  end
+  forget((recorded()))
 end
 
 -- Whether no other session has a record. Forgets long silent ones.
 local function is_alone()
-  local alone = true
-  for _, session in ipairs(recorded()) do
-    if session ~= SESSION then
-      local silent = ReplyCache.unpack(record_of(session)) <= gate.t - KEEP
-      if silent then forget(session) else alone = false end
-    end
+  local silent, others = {}, recorded()
+  for _, session in ipairs(others) do
+    local alive_until = ReplyCache.unpack(record_of(session))
+    if alive_until <= gate.t - KEEP then silent[#silent + 1] = session end
   end
-  return alone
+  forget(silent)
+  return #silent == #others
 end
 
 function Sessions.alive_until(session)
@@ -96,7 +108,7 @@ function Sessions.stay_alive(alive_until)
   Membership.keep_alive(SESSION, gate.t + WAITER)
   for _, session in ipairs(Membership.silent_since(gate.t - KEEP, CLEANUP)) do
     Membership.remove_session(session)
-    forget(session)
+    forget({ session })
   end
   return gate.t + WAITER
 end

@@ -28,8 +28,8 @@ FAST = (
     "gate",
     "request_id",
     "reply_cache",
-    "expiry",
     "sessions",
+    "expiry",
     "holders",
     "fast_acquire",
 )
