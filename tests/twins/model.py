@@ -260,6 +260,7 @@ class Model:
         if self.members_end and not (self.alive or self.holders or gate.queue):
             ends = {each: record.alive_until for each, record in self.records.items()}
             self.alive = {each: end for each, end in ends.items() if end}
+            self.members_end = gate.t
         if self.queued and not gate.queue:
             self.queued, self.restarted_at = 0, gate.clamp(gate.t + 1)  # a moment of its own
             gate.waiting = [0] * len(gate.rules.all)
