@@ -68,8 +68,9 @@ def test_every_verb_of_the_script_can_be_read() -> None:
     )
 
 
+@pytest.mark.parametrize("clustered", [False, True])
 @pytest.mark.parametrize("request_sent", SENT, ids=lambda request: request.words.split()[0])
-def test_a_call_is_read_back_unchanged(request_sent: Request) -> None:
+def test_a_call_is_read_back_unchanged(request_sent: Request, clustered: bool) -> None:
     call = Call(
         "slots permits 5 30000000",
         "session.1",
@@ -79,5 +80,6 @@ def test_a_call_is_read_back_unchanged(request_sent: Request) -> None:
         waits=True,
         declares=0,
         reserve_ahead=50_000,
+        clustered=clustered,
     )
     assert heard(call) == call

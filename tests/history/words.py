@@ -42,9 +42,10 @@ def call_of(commit: Commit) -> Call:
         asked,
         heard,
         its % 2 == 1,
-        its >= 2,
+        its % 4 >= 2,
         int(declares),
         int(horizon),
+        its >= 4,
     )
 
 

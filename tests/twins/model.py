@@ -49,6 +49,7 @@ WAITER, KEEP = 10_000_000, 30_000_000
 UNHEARD = 4_000_000  # after its last call, a session without receivers is dead
 SOON = 3 * WAITER // 10  # a waiter asks by itself after that
 SLACK = 60_000_000  # keys live for so much longer than they must
+LATER = 2**60  # microseconds: in a Cluster the members live as long as the state
 DAY = 86_400_000_000  # for which an update is remembered in any case
 # How the session of a process' threads ends: its calls and its callers have the same numbers.
 THREADS = ".0"
@@ -222,8 +223,6 @@ class Model:
             self.repair(self.gate)
         return self.gate
 
-    # The members' key -----------------------------------------------------------------------------
-
     def enlist(self) -> None:
         """A name has members from the first waiter, holder or second session on."""
         assert self.gate is not None
@@ -258,8 +257,8 @@ class Model:
         can be lost one by one.
         """
         if self.members_end and not (self.alive or self.holders or gate.queue):
-            ends = {each: record.alive_until for each, record in self.records.items()}
-            self.alive = {each: end for each, end in ends.items() if end}
+            its = self.records.items()
+            self.alive = {each: record.alive_until for each, record in its if record.alive_until}
             self.members_end = gate.t
         if self.queued and not gate.queue:
             self.queued, self.restarted_at = 0, gate.clamp(gate.t + 1)  # a moment of its own
@@ -436,8 +435,9 @@ class Turn:
         if until >= t + 0.75 * WAITER and until >= model.restarted_at + WAITER:
             return until
         others = [end for each, end in model.alive.items() if each != self.call.session]
-        if not until and any(end > t - KEEP for end in others):
+        if self.call.clustered or (not until and any(end > t - KEEP for end in others)):
             model.enlist()
+            model.outlast(LATER if self.call.clustered else 0)
         model.alive[self.call.session] = t + WAITER
         silent = sorted((end, session) for session, end in model.alive.items() if end <= t - KEEP)
         for _, session in silent[:CLEANUP]:

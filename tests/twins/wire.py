@@ -294,6 +294,7 @@ class Call:
     listens: bool = False  # whether the server notifies it
     declares: int = 1  # 0: the limits are just known; 2: an update; 3: asked for; 4: offered
     reserve_ahead: int = 0
+    clustered: bool = False  # the server is one of a Cluster
 
     def header(self) -> list[str]:
         return [self.program, self.session, str(self.number)]
@@ -302,7 +303,7 @@ class Call:
         flags = (
             self.declares,
             self.received,
-            int(self.waits) + 2 * self.listens,
+            int(self.waits) + 2 * self.listens + 4 * self.clustered,
             self.reserve_ahead,
         )
         words = (word for request in self.requests for word in request.words.split(" "))
