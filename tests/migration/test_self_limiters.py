@@ -63,8 +63,8 @@ def test_tasks_pass_in_order(admin_url: str, name: str) -> None:
         return passed
 
     assert asyncio.run(order(headgate)) == list(range(50))
-    theirs = asyncio.run(order(self_limiters))
-    assert theirs != sorted(theirs)
+    # Theirs mostly do not, but they may.
+    assert any(asyncio.run(order(self_limiters)) != list(range(50)) for _ in range(20))
 
 
 @pytest.mark.proof
