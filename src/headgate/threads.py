@@ -10,7 +10,8 @@ import _thread
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 T = TypeVar("T")
 CHECK = 0.5  # seconds between two checks that another thread still runs
@@ -35,6 +36,11 @@ def begin(work: Callable[[], object], name: str) -> int:
 def runs(thread: int) -> bool:
     """Whether the thread with this identifier runs."""
     return thread in sys._current_frames()
+
+
+def living(items: WeakValueDictionary[Any, T]) -> list[T]:
+    """The values that are there now. Another thread or a signal handler may add some meanwhile."""
+    return [value for ref in items.valuerefs() if (value := ref()) is not None]
 
 
 def snapshot(items: Iterable[T]) -> list[T]:

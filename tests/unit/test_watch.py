@@ -53,6 +53,19 @@ def test_a_body_is_cancelled_before_its_lease_can_end(
     assert lost
 
 
+async def renewed_nine_times(
+    leases: Leases, renew: Callable[[], object], ended: list[float]
+) -> None:
+    """Hold for three leases, and then until the body is cancelled: `ended` gets that moment."""
+    for _ in range(9):
+        await asyncio.sleep(LEASE / 3)
+        renew()
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        ended.append(leases.clock.elapsed())
+
+
 def test_a_renewal_extends_the_watch(leases: Leases, block: Callable[[], Any]) -> None:
     """S2: for as long as renewals succeed no task is disturbed; then the lease counts from the last
     of them.
@@ -62,13 +75,7 @@ def test_a_renewal_extends_the_watch(leases: Leases, block: Callable[[], Any]) -
     async def story() -> None:
         with pytest.raises(LeaseLostError):
             async with block():
-                for _ in range(9):
-                    await asyncio.sleep(LEASE / 3)
-                    leases.renew()
-                try:
-                    await asyncio.sleep(3600)
-                finally:
-                    ended.append(leases.clock.elapsed())
+                await renewed_nine_times(leases, leases.renew, ended)
 
     run(leases, story())
 
@@ -393,19 +400,13 @@ def test_a_loss_that_another_thread_received_cancels_the_body_in_its_own_loop(
 def test_a_renewal_that_another_thread_received_extends_the_watch(
     leases: Leases, api: Limiter
 ) -> None:
-    ended = []
+    ended: list[float] = []
 
     async def story() -> None:
         asyncio.get_running_loop().set_debug(True)
         with pytest.raises(LeaseLostError):
             async with in_thread(api.acquire_sync):
-                for _ in range(9):
-                    await asyncio.sleep(LEASE / 3)
-                    in_thread(leases.renew)
-                try:
-                    await asyncio.sleep(3600)
-                finally:
-                    ended.append(leases.clock.elapsed())
+                await renewed_nine_times(leases, lambda: in_thread(leases.renew), ended)
 
     run(leases, story())
 

@@ -30,7 +30,7 @@ from headgate.stores.memory.queue import (
 )
 from headgate.stores.memory.waiters import Waiter
 from headgate.stores.status import Status
-from headgate.threads import snapshot
+from headgate.threads import living, snapshot
 
 if TYPE_CHECKING:
     from headgate.interfaces import Queue
@@ -146,8 +146,7 @@ class MemoryStore:
 
     def queues(self) -> list[MemoryQueue]:
         """All queues in use, and idle ones that were not forgotten yet."""
-        queues = (ref() for ref in self._queues.valuerefs())  # a list: other threads may add some
-        return [queue for queue in queues if queue is not None]
+        return living(self._queues)
 
     def _key_states(self) -> list[tuple[str, KeyState]]:
         kept = list(self.kept.items())

@@ -37,6 +37,7 @@ from headgate.stores.redis.transport.tasks import begun, stop, trouble_of
 from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
 from headgate.stores.status import Status
+from headgate.threads import living
 
 FEWEST_QUEUES = 1024  # up to so many queues are kept without a search for idle ones
 POLL_INTERVAL = 0.005  # seconds between two looks at another loop
@@ -97,8 +98,7 @@ class RedisStore:
         return self._queues.get(whole) or self._new_queue(whole, declared)
 
     def queues(self) -> list[RedisQueue]:
-        queues = (ref() for ref in self._queues.valuerefs())  # a list: other threads may add some
-        return [queue for queue in queues if queue is not None]
+        return living(self._queues)
 
     def calls(self) -> dict[tuple[str, str], Histogram]:
         """The durations of calls to this store, by server and error ("": answered)."""

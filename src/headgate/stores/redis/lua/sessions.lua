@@ -48,7 +48,7 @@ local function recorded()
   return others, own
 end
 
--- Makes MEMBERS, if there is none: somebody waits or holds, or there are several sessions.
+-- Makes MEMBERS, if there is none: a request waits or holds, or there are several sessions.
 function Sessions.enlist()
   if gate.members_end > 0 then return end
   gate.members_end = gate.t -- Expiry.extend sets it
@@ -64,7 +64,7 @@ function Sessions.have_expired()
   return gate.members_end > 0 and gate.members_end <= server_time
 end
 
--- MEMBERS has expired: only the records of its sessions are left, and nobody waits or holds.
+-- MEMBERS has expired: only the records of its sessions are left, and no request waits or holds.
 function Sessions.forget_expired()
   if not Sessions.have_expired() then return end
   Membership.count() -- raises WRONGTYPE if MEMBERS belongs to another program

@@ -6,7 +6,7 @@
 
 State = {}
 
--- How many numbers come before those of the rules: without MEMBERS, nobody waits or holds.
+-- How many numbers come before those of the rules: without MEMBERS, no request waits or holds.
 local ALONE, HEAD = 8, 14
 
 local function head(t)
