@@ -139,6 +139,11 @@ class Talk:
         numbers = self.session.numbering
         self.session.on_notification(f"{numbers.session_id} {self.server} -1 {outbox}", self.now)
 
+    def releases_at_once(self) -> bool:
+        """Whether the release of a permit that has just passed leaves at once."""
+        self.session.traffic.run([Release(self.granted().caller)])
+        return self.session.next_call.leaves_at_once()
+
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         self.session.on_time(self.now)
@@ -187,6 +192,23 @@ def test_requests_that_come_while_a_call_is_in_flight_share_the_next_one() -> No
 
     talk.done("done 1 1 0 grant 2 0 1")
     assert all(map(outcome, others))
+
+
+def test_a_release_leaves_at_once_unless_an_acquire_came_with_the_last_one_or_soon_after() -> None:
+    talk = Talk()
+    assert talk.releases_at_once()
+    talk.call()
+    after = talk.acquire()  # in the same turn, or at least before the reply
+    talk.done("done 1 1 0")
+    talk.call()
+    talk.done("grant 1 0 0")
+    assert outcome(after)
+
+    assert not talk.releases_at_once()
+    talk.call()
+    talk.done("done 1 1 0")  # neither with this release nor after it has an acquire come
+
+    assert talk.releases_at_once()
 
 
 def test_an_operation_that_an_answer_brings_about_is_sent_after_the_whole_reply() -> None:

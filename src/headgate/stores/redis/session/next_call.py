@@ -48,6 +48,8 @@ class NextCall:
         self.uncontended = False  # the last acquires passed at once, and no caller waits
         self.one_request = False  # in the last call
         self._one_operation = False  # in the last call with operations
+        # The last release was the only request of its call, and no acquire came meanwhile.
+        self.release_is_alone = True
         self._far_from_head = False  # where the last acquires wait
 
     # When it leaves -------------------------------------------------------------------------------
@@ -56,15 +58,15 @@ class NextCall:
         """Whether the next call does not wait for the end of the loop's turn.
 
         This is a guess from the last calls. A call that waits can also carry the next acquire of a
-        caller that releases. If callers pass at once, or wait far from the head, it is not worth
-        the delay.
+        caller that releases, or further releases. If there were none the last time, or callers wait
+        far from the head, it is not worth the delay.
         """
         traffic = self._traffic
         if traffic.operations and traffic.operations[-1].leads_release:
             return False
         if traffic.acquires:
             return self.one_request
-        return (self.one_request and self.uncontended) or (
+        return (self.one_request and self.release_is_alone) or (
             self._one_operation and self._far_from_head
         )
 
@@ -91,6 +93,7 @@ class NextCall:
         self.one_request = len(sent.acquires) + len(sent.operations) == 1
         if sent.operations:
             self._one_operation = len(sent.operations) == 1
+            self.release_is_alone = self.one_request
         return sent.command
 
     def _make_new(self, flags: int, now: float) -> Sent:

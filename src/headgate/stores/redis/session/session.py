@@ -102,6 +102,8 @@ class Session:
         traffic.acquires.append(pending)
         if traffic.state is IDLE:
             traffic.state = SCHEDULED
+        elif traffic.state is IN_FLIGHT:  # with the release in flight, it might have shared a call
+            self.next_call.release_is_alone = False
 
     def end(self, pending: PendingAcquire) -> None:
         """The caller has its outcome, or has left."""
