@@ -92,6 +92,9 @@ COMMENTS = re.compile(r"(?:^ *# .*\n)+|(?<=\S)  # .*", re.MULTILINE)
 # A comment for a tool, or a heading of a part of a file.
 NO_WORDS = re.compile(r"(?:noqa|type:|mypy:).*|.*-{9,}")
 SUSPECT = re.compile("|".join([r"\b(?:who|what)", *BANNED]), re.IGNORECASE)
+# A constant or a function, and the file that defines it.
+ASCRIBED = re.compile(r"(\b[A-Z_]{3,}|\b\w+\(\))(?: and \w+)? (?:in|of) ([\w/]+\.(?:py|lua))\b")
+DEFINED = r"^ *(?:local |async )?(?:(?:def|function) (?:\w+\.)?{0}\(|(?:\w+, )*{0}(?:, \w+)* = )"
 TABLE_HEAD = re.compile(r"^\|.*\n(?=\|[-|]+\|$)", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -176,6 +179,20 @@ def test_the_names_of_tests_have_a_subject() -> None:
     bare = re.compile(r"def (test_(?:who|whom|whose|whoever|what|whatever|nobody)_\w*)")
     found = [name for path in SOURCES for name in bare.findall(path.read_text(encoding="utf-8"))]
     assert found == []
+
+
+def test_each_name_that_a_comment_ascribes_to_a_file_is_defined_there() -> None:
+    """Such as "Twin: KEEP in next_call.py" or "score_since() of membership.lua"."""
+    files = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".lua")]
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    wrong_names = []
+    for path, text in texts.items():
+        for name, file in ASCRIBED.findall(re.sub(r"\n *(?:#|--) ", " ", text)):
+            found = [each for it, each in texts.items() if f"/{it}".endswith(f"/{file}")]
+            defined = DEFINED.format(name.removesuffix("()"))
+            if not any(re.search(defined, each, re.MULTILINE) for each in found):
+                wrong_names.append(f"{path.relative_to(ROOT)}: {name} in {file}")
+    assert wrong_names == []
 
 
 @pytest.mark.parametrize("form", BANNED)

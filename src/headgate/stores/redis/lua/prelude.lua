@@ -35,6 +35,7 @@
 --   restarted_at                requests that joined the queue before this moment were lost
 --   keys_end, members_end       until when HASH lives, and MEMBERS; 0: there is no MEMBERS
 --   offered                     no process has declared the limits
+--   converted                   MEMBERS is no list any more (membership.lua)
 --
 -- Each call tries fast_acquire.lua first, and then main.lua, which names KEYS and ARGV. A server
 -- with functions loads this text once, so each call resets the values of the call before.
@@ -46,10 +47,10 @@
 
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
-local FORMAT = 6 -- of the state and the records: other numbers need another format
+local FORMAT = 6 -- of the state and the records: raise it when their numbers change
 -- How long a session lives after a call. Twin: WAITER in session/recovery.py.
 local WAITER = 10000000
--- How long the record of an expired session stays. Twin: KEEP in session/recovery.py.
+-- How long the record of an expired session stays. Twin: KEEP in session/next_call.py.
 local KEEP = 30000000
 local UNHEARD = 4000000 -- the life of a session that receives no notification
 local CLEANUP = 100 -- expired members that one step of a call removes
