@@ -10,8 +10,9 @@ local function outlast(key, its_end, moment)
   mark_for_ttl(key)
 end
 
--- MEMBERS has nothing of a session that is long silent. So it ends before a HASH that owes. In a
--- Cluster, a call for a name with only one of its keys would wait until its slot has moved.
+-- MEMBERS has only waiters, holders and sessions. The charges in HASH may outlast them all, so
+-- MEMBERS may expire before it. In a Cluster both live equally long: while a slot moves, a call for
+-- a name with only one of its keys would have to wait.
 function Expiry.extend()
   local last = gate.t + KEEP + WAITER
   local lease = gate.held > 0 and gate.rules.lease

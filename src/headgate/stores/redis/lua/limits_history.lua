@@ -73,6 +73,7 @@ end
 function LimitsHistory.replace(program)
   local entries, how = read()
   local is_update, kept = DECLARES == UPDATED, {}
+  -- Whether a process has declared the limits of this call before: they hold now, or were replaced.
   local was_declared = gate.program == PROGRAM and how ~= AS_UPDATED
   for _, each in ipairs(entries) do
     if each.program == PROGRAM then
@@ -82,6 +83,7 @@ function LimitsHistory.replace(program)
     end
   end
   if program ~= PROGRAM then
+    -- `program` was set by an update, and no process has declared it.
     local only_updated = program == gate.program and how == AS_UPDATED
     local client = RequestId.client(SESSION)
     kept[#kept + 1] = { updated = only_updated, t = gate.t, client = client, program = program }

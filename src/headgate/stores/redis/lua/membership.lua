@@ -95,9 +95,10 @@ end
 
 -- Holders
 
--- The score of a holder whose lease was renewed or shortened. Its end modulo STEP says since when
--- the permit is held, so the lease ends up to STEP later than it would. The first 3 of these bits
--- are the unit: 20 ms times a power of 8. The other 12 are the moment in that unit, modulo COUNT.
+-- The score of a holder whose lease was renewed or shortened. The last 15 bits of the lease's end
+-- say since when the permit is held. So the lease ends up to STEP microseconds later than without
+-- them. The first 3 bits are the unit: 20 ms times a power of 8. The other 12 are the moment of the
+-- grant in that unit, modulo COUNT.
 -- These scores are half a microsecond less than a whole number, and all others are whole. Twin:
 -- held_since() of protocol/members.py.
 local STEP, COUNT = 32768, 4096

@@ -211,7 +211,8 @@ function verbs.status(asked)
   local head, costs_of_head = Queue.head()
   local estimate = Gate.estimate(costs)
   local t = head and max(estimate, Gate.ready(costs_of_head)) or Gate.ready(costs)
-  -- If only a release lets the head pass, the estimate replaces NEVER. Twin: entry_at() of gate.py.
+  -- A new request passes behind the head, and not before its own estimate. If only a release lets
+  -- it pass, the estimate replaces NEVER. Twin: entry_at() of gate.py.
   if t >= NEVER and estimate > gate.t then t = estimate end
   out[#out + 1] = 'status ' .. Numbers.text(gate.queued) .. ' ' .. Numbers.text(t - gate.t) .. ' '
     .. Numbers.text(Gate.pause_left())

@@ -1,6 +1,6 @@
 -- The record of a session, as MessagePack: until when it is alive, its last call's number, how long
--- before the end of its life that call was (0: the server does not notify the session), the server's
--- run, and the last reply without session and number.
+-- before the end of its life that call was (0: the server does not notify the session), the run of
+-- the server, and the last reply without session and number.
 --
 -- A repeated call gets the reply from the record. A call that comes after a later one changes
 -- nothing (S3, T10).
@@ -41,9 +41,10 @@ function ReplyCache.recall(record)
   return ReplyCache.reply(CALL == last and verdict or 'late')
 end
 
--- Whether the session received the last reply that is kept here. Otherwise the state is an older
--- one. Or the name was lost, and a late copy of an earlier call made it again. The session may have
--- lost its place, and may have released permits that are held here (L5).
+-- Whether the session received the last reply that is kept here. If not, the server has gone back
+-- to an older state. Or it lost the name, and a late copy of an earlier call has created it again.
+-- In both cases the session may have lost its places, and permits that it released may be held here
+-- (L5).
 function ReplyCache.was_received(last, verdict, beginning)
   local reply = last and Numbers.text(last) .. ' ' .. verdict
   return reply and string.sub(reply, 1, #beginning + 1) == beginning .. ' '

@@ -71,7 +71,7 @@ function Sessions.forget_expired()
   redis.call('DEL', MEMBERS)
   gate.members_end, gate.converted, gate.queued = 0, nil, 0
   gate.last_place, gate.next_sweep, gate.sweep_cursor = 0, 0, 0
-  Gate.requeue(function() end) -- Repair.run counts the holders
+  Gate.requeue(function() end) -- no request waits; Repair.run counts the holders
   forget((recorded()))
 end
 
@@ -99,6 +99,8 @@ end
 
 -- Returns until when the session that calls is alive now. Removes long silent sessions.
 function Sessions.stay_alive(alive_until)
+  -- After waiters were lost, each session is extended once. So open_state() in main.lua sees that
+  -- it has called since.
   local enough = alive_until >= gate.t + 0.75 * WAITER
   if enough and alive_until >= gate.restarted_at + WAITER then return alive_until end
   -- Without MEMBERS, a session that has a record is the only one.

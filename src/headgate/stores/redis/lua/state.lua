@@ -6,7 +6,8 @@
 
 State = {}
 
--- How many numbers come before those of the rules: without MEMBERS, no request waits or holds.
+-- How many numbers `head` writes: without MEMBERS, and with it. Without MEMBERS no request waits or
+-- holds, so the other numbers are 0.
 local ALONE, HEAD = 8, 14
 
 local function head(t)
@@ -85,6 +86,8 @@ function State.load(program, text)
       unpack(numbers, ALONE + 1, HEAD)
     at = HEAD + 1
   end
+  -- No state keeps the pause of the whole limiter (main.lua), so `not_before` is the end of the
+  -- name's own pause, or the moment of the last grant. As `own_pause`, that moment delays nothing.
   gate.own_pause, gate.whole_pause = gate.not_before, 0
   for i, rule in ipairs(gate.rules) do
     local last = at + numbers[at]
