@@ -78,7 +78,8 @@ class Refresher:
 
     def note_new(self, session: LoopSession) -> None:
         name = base_of(session.queue.name)
-        if name not in self._new or not self._new[name].caller:
+        # A session that has acquired shows that the name is used. Any other gives way to a new one.
+        if name not in self._new or not self._new[name].last_acquire:
             self._new[name] = session.machine.numbering
 
     def _refresh_in(self, seconds: float) -> None:
@@ -148,14 +149,14 @@ class Refresher:
         A process that only looks at a name does not use it.
         """
         new, self._new = self._new, {}
-        yield from (name for name, numbering in new.items() if numbering.caller)
+        yield from (name for name, numbering in new.items() if numbering.last_acquire)
         former, self._seen = self._seen, set()
         for session in [*self._client.senders.values(), *self._client.adopted]:
             if isinstance(session, LoopSession):
                 numbering = session.machine.numbering
-                last = numbering.session_id, numbering.caller
+                last = numbering.session_id, numbering.last_acquire
                 self._seen.add(last)
-                asked = numbering.caller > 0 and last not in former
+                asked = numbering.last_acquire > 0 and last not in former
                 if asked or session.waits or session.machine.renewal.held:
                     yield session.queue.name
         if (path := self._fast_path()) is not None:

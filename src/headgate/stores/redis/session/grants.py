@@ -126,8 +126,9 @@ class Grants:
     def _believed(self, t: int, lease: int, server_now: int, now: float) -> float:
         """The moment until which a permit granted for `t` is certain (S2, lease time).
 
-        It counts from the sending of the last answered call. A notification, of `server_now`, gives
-        a second end. The server's clock may have stepped in between, so the earlier end counts.
+        It counts from the sending of the last answered call. A notification is later, of
+        `server_now`, and gives a second end, which counts from its arrival. The server's clock may
+        have stepped in between, so the earlier end counts.
         """
         known, sent = self._last_reply.server, self._traffic.sent
         if not known:  # A notification was faster than the first reply: the call in flight asked.
@@ -182,5 +183,5 @@ class Grants:
         lost = not isinstance(answer, StoreError) and not cast(Answer, answer).number
         if lost and pending is not None and pending.caller == rejoin.caller:
             del self._traffic.waiting[pending.number]
-            self._numbering.caller = pending.number = self._numbering.caller + 1
+            self._numbering.last_acquire = pending.number = self._numbering.last_acquire + 1
             self._traffic.acquires.append(pending)

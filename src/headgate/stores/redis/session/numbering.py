@@ -12,7 +12,8 @@ class Numbering:
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
         self.session_id = new_id()
-        self.call = self.caller = 0  # the last numbers
+        self.call = 0  # the number of the last call
+        self.last_acquire = 0  # its number; a new session counts on from it
         self.last_reply = LastReply()
 
     def begin_again(self) -> None:

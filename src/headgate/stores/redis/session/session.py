@@ -95,7 +95,7 @@ class Session:
 
     def begin(self, pending: PendingAcquire) -> None:
         """Ask for `pending` with the next call."""
-        self.numbering.caller = pending.number = self.numbering.caller + 1
+        self.numbering.last_acquire = pending.number = self.numbering.last_acquire + 1
         if pending.request.max_sleep is not None:
             self.deadlines.begin(pending, pending.request.max_sleep)
         traffic = self.traffic
@@ -185,7 +185,8 @@ class Session:
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
         at_once, ahead = self._grants.apply_answers(sent.acquires, answers, now)
         claims = self._grants.apply_outbox(reply.outbox, reply.now, now)
-        some_named = claims or self.recovery.announced  # most replies name no grants
+        # Most replies name no grants, and no notification has named any: this saves a call.
+        some_named = claims or self.recovery.announced
         unclaimed = some_named and self.recovery.unclaimed(claims, reply.now)
         if ahead is not None:
             self.handoff.note_queued(sent, ahead)
@@ -369,8 +370,8 @@ class Session:
     def poll(self, now: float) -> None:
         """Send what the server must get, and ask it for news if a caller waits or sleeps.
 
-        If the pause of the whole limiter has begun or ended, this call says so. A call in flight
-        may say the opposite, so another one follows its reply.
+        The next call also says whether the whole limiter is paused. A call in flight may say what
+        held before, so another one follows its reply.
         """
         traffic, reserved = self.traffic, self.traffic.reserved
         if reserved.whole is not None and reserved.is_held(now):
