@@ -267,6 +267,8 @@ def read_reply(reply: Any, caller: Caller) -> Grant | None:
     error, the portal asks again, and raises the right exception.
     """
     found = parse_grant(reply) if isinstance(reply, bytes) else None
+    # A call here has the number of its acquire. So a reply to it begins as the caller does, with
+    # session and number.
     if found is None or found[:2] != caller[:2]:
         return None
     return found.grant

@@ -113,9 +113,10 @@ class LimitSync:
         return up_to_date or self.declares == ASKED
 
     def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
-        """The server has turned down our limits `program`: go by its own for `wait` microseconds.
+        """The server has turned down our limits `program`: go by `holds` for `wait` microseconds.
 
-        -1: an update holds, so for HOLD. Return whether ours are still those.
+        `wait` -1: an update holds, so go by `holds` for HOLD. Return False if this process has
+        declared other limits meanwhile: they have still to be sent.
         """
         until = now + (HOLD if wait < 0 else wait) / 1_000_000
         ours = self.declared
@@ -145,6 +146,7 @@ class LimitSync:
         """Declare limits that overrule all others. Return the text of those that this process has
         declared last: the server may never have seen them.
         """
+        # The update overrules the limits in the code, too, even if no acquire has declared them.
         if former is not None or self.declares == ASKED:
             self._history.declare((former or self.declared).program)
         history, program = self._history, declared.program

@@ -84,6 +84,10 @@ class RedisQueue:
     # Limits from the store ------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
+        """The limits in the store.
+
+        If they are not those that the call names, the session takes them from the reply.
+        """
         if not self.limits.has_limits:
             check_known(self.name, await self.routing.session().ask(AskDeclared()))
         return self.limits.present
@@ -173,9 +177,9 @@ class RedisQueue:
 
         Give back the permits of tasks that will never run again.
         """
-        for permit in self._inside.left_behind(
-            session.client.loop if session.client.lifecycle.abandoned else None
-        ):
+        former = session.client
+        abandoned = former.loop if former.lifecycle.abandoned else None
+        for permit in self._inside.left_behind(abandoned):
             permit.release()
         session.move(self._store.client())
         self.routing.add(session)
@@ -238,9 +242,10 @@ class RedisQueue:
             paused = 0 if self.whole is None else self.pause.left(monotonic())
             status = unused(self.name, own or self.declared, paused)
         else:
-            program, *rest, left = answer
+            program, waiting, delay, paused, left = answer
             declared = self.declared if self.declared.program == program else read_program(program)
-            status = status_of(self.name, declared, declared.rules(), left, *rest)
+            rules = declared.rules()
+            status = status_of(self.name, declared, rules, left, waiting, delay, paused)
         self._last_status = status, monotonic()
         return status
 

@@ -90,7 +90,10 @@ class Routing:
             self._store.end_closed()
 
     def add(self, session: LoopSession) -> None:
-        """Go on with `session` in another loop. It has no watch: that asked in the loop before."""
+        """Go on with `session` in another loop, without its watch over the pause.
+
+        The watch belongs to the former loop, with its timer and its question.
+        """
         self._sessions[session] = None
 
     def sessions_of(self, loop: asyncio.AbstractEventLoop) -> list[LoopSession]:

@@ -82,10 +82,11 @@ class RedisStore:
         """Make one queue for all threads and signal handlers that ask at the same time.
 
         There is no lock: a signal handler would wait for ever for the thread that it interrupts.
-        Threads in this method share the queue in `_new`. After `pop`, they find it in `_queues`.
+        Threads that are here together share the queue in `_new`. A thread that comes after `pop`
+        has a queue of its own there, and takes the one in `_queues` instead.
         """
-        queue = self._new.setdefault(name, RedisQueue(self, name, declared))
-        queue = self._queues[name] = self._kept[name] = self._queues.get(name) or queue
+        made = self._new.setdefault(name, RedisQueue(self, name, declared))
+        queue = self._queues[name] = self._kept[name] = self._queues.get(name) or made
         self._new.pop(name, None)
         self._forget_idle()
         return queue
@@ -267,8 +268,8 @@ def read_statuses(
     """The status of each queue that has limits and a name that `is_shown`, if its server answers
     within `timeout` seconds.
 
-    All stores are asked at once, and those that were away, too: perhaps no other call finds that
-    they are back.
+    All stores are asked at once. Those that were silent the last time are asked again: without
+    other calls, only this one can find that they are back.
     """
     wanted = {
         queue: store
@@ -319,8 +320,8 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
         await flush_queues(queues)
         return True
     tasks = begin_flush(loop, queues)
-    # It counts from the first look that finds the other loop stopped. Between that look and the one
-    # before it, our own loop may have stalled for long.
+    # The deadline counts from the first look that finds the other loop stopped. The look before it
+    # may be long ago, because our own loop may have stalled since.
     deadline = None
     while not loop.is_closed():
         if has_ended(tasks):

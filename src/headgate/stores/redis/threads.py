@@ -58,7 +58,7 @@ class Threads:
         self.no_fast_path = 0.0
         self._warned = False  # a log line has said that a thread blocks its event loop
 
-    check_thread = staticmethod(check_thread)
+    check_thread = staticmethod(check_thread)  # for FallbackQueue, which imports no Redis module
 
     def acquire_at_once(self, request: Request) -> Permit | None:
         """A permit over the fast path. None: go through the portal.
@@ -95,7 +95,8 @@ class Threads:
         if on_wait is None:
             return self.blocking(lambda: acquire(request))
         call: Call[Permit] = Call(lambda: acquire(with_say), self._queue.name, give_back, on_wait)
-        # The acquire calls `say`, then this thread calls `on_wait`. `answer_of` runs the lambda.
+        # The task in the portal calls `say`, which makes this thread call `on_wait`. The lambda
+        # runs in `answer_of`, so it finds this variable.
         with_say = request.replaced(request.units, call.say)
         return answer_of(call)
 

@@ -86,7 +86,7 @@ class Traffic:
 
     def is_amending(self, numbers: Iterable[int]) -> bool:
         """Whether the call without a reply changes the cost of one of these waiters. Until the
-        reply, it is not known.
+        reply, the session does not know whether the waiter was granted at the old cost.
         """
         call = self.sent
         amends = [each for each in call.operations if isinstance(each, Amend)] if call else []
@@ -146,7 +146,10 @@ class Traffic:
         return [*(self.sent.acquires if self.sent else ()), *self.acquires]
 
     def seconds_without_reply(self, pending: PendingAcquire, now: float) -> float:
-        """How long both `pending` and the call in flight have waited. 0.0: none is in flight."""
+        """How long the server has been silent while `pending` waited. 0.0: no call is in flight.
+
+        This counts from the sending of that call, or from the later beginning of `pending`.
+        """
         sent = self.sent if self.state is IN_FLIGHT else None
         return now - max(sent.at, pending.start) if sent else 0.0
 
