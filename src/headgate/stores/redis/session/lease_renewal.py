@@ -36,7 +36,8 @@ class LeaseRenewal:
         # The lease of each acquire that is granted and has no permit yet.
         self.expected: dict[PendingAcquire, int] = {}
         self.moment = inf  # of the next renewal
-        # The next renewal is in time for permits of this lease, certain until then or later.
+        # The renewal at `moment` is in time for each permit with this lease that is certain until
+        # `_served_until` or later.
         self._served_lease = 0
         self._served_until = inf
         self.lost: list[Permit] = []  # as the current reply shows
@@ -78,7 +79,8 @@ class LeaseRenewal:
     def renew(self, now: float) -> None:
         """Renew all permits with the next call, and plan the next round.
 
-        They keep their leases when no limit has one any more: it may come back (S1, capacity).
+        If no limit has a lease any more, they keep their own: such a limit may come back (S1,
+        capacity).
         """
         known = self._known()
         log_lost(self._limits.name, [permit for permit, _ in known])

@@ -85,8 +85,8 @@ class LocalHandoff:
     def note_queued(self, sent: Sent, ahead: int) -> None:
         """A reply says how many are `ahead` of the call's first waiter.
 
-        If they are our waiters of the sending, without a grant since, all up to this call's last
-        acquire head the queue.
+        If none are, the acquires of this call head the queue. If only our own waiters are, as many
+        as at the sending and without a grant since, these and the acquires head it together.
         """
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number
@@ -96,8 +96,9 @@ class LocalHandoff:
         self._since, self._open = now, False
 
     def note_grant(self, pending: PendingAcquire) -> None:
-        # The acquires of the same call are behind it. A grant may be older than the limits.
+        # The other acquires of its call stand right behind it.
         self._first_to = max(self._first_to, pending.last)
+        # A grant from before the last change of limits does not show that these have room.
         self._open = self._open or pending.t >= self._since
 
     def stop(self) -> None:

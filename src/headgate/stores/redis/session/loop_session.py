@@ -271,7 +271,10 @@ class LoopSession:
     # After each input -----------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Send the next call at once, or tell the client. If it knows, check that it will ask."""
+        """Send the next call at once, or let the client send it at the end of the loop's turn.
+
+        If the client knows of it already, check that it is not late.
+        """
         whole = self.queue.whole
         if self.traffic.state is SCHEDULED and self._client_knows:
             self.client.sending.check_flush()
@@ -354,7 +357,8 @@ class LoopSession:
         client = self.client
         if client.process != os.getpid():
             return
-        # A call keeps `pending` until its reply, and a failed future the frames of its caller.
+        # A call keeps `pending` until its reply. A failed future would keep its caller's frames for
+        # as long, so `pending` gets another one.
         pending.future = client.loop.create_future()
         pending.future.cancel()
         if client.here and not client.closed:

@@ -39,10 +39,12 @@ class Polls:
             wait = self._seconds_to_estimate(now)
         else:
             wait = head / 1_000_000
-            # A nearer moment is the end of a lease: any other would be granted by now.
+            # The session asks earlier by MARGIN, so that the grant comes in time. A moment within
+            # RESERVE_AHEAD is the end of a lease, which cannot be granted earlier. The server has
+            # reserved any other.
             if wait > 2 * MARGIN:
                 wait -= MARGIN
-        # A lease whose notification was lost must not end before the session asks.
+        # A permit whose notification was lost must not lose its lease before the session asks.
         last = self._last_reply
         beat = min(HEARTBEAT, last.lease / THIRD) if last.lease else HEARTBEAT
         # Notifications do not count as a sign of life: the server sees only calls (L3, dead

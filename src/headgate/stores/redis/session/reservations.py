@@ -21,10 +21,11 @@ class Reservations:
     def __init__(self, whole: WholePause | None = None) -> None:
         self.whole = whole  # for a key: the pause of the whole limiter
         self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()  # by moment
-        # By the server's clock: the end of the last pause, when it was first known, and when a
-        # pause was resumed. News of an earlier pause is too old.
-        self._paused_until = self._pause_known_at = self._resumed_at = 0
-        self._pause_ends = 0.0  # the same end on the monotonic clock
+        # These are moments of the server's clock.
+        self._paused_until = 0  # the end of the last pause
+        self._pause_known_at = 0  # when that pause was first known
+        self._resumed_at = 0  # when a pause was last ended; earlier news of a pause is too old
+        self._pause_ends = 0.0  # `_paused_until` on the monotonic clock
 
     def pause_left(self, now: float) -> float:
         """Seconds for which no caller passes."""
