@@ -5,7 +5,7 @@ local programs
 
 local function call(name)
   return function(its_keys, its_args)
-    programs = programs or made() -- from script.py
+    programs = programs or make_programs() -- from script.py
     return programs[name](its_keys, its_args)
   end
 end

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 # Microseconds. The script reserves no moment further ahead.
 RESERVE_AHEAD = 50_000
 # The flags of a call: its session has waiters, its server notifies the session, and that server is
-# one of a Cluster. They stand so many words behind the keys.
-WAITS, NOTIFIED, CLUSTERED, FLAGS = 1, 2, 4, 6
+# one of a Cluster.
+WAITS, NOTIFIED, CLUSTERED = 1, 2, 4
+FLAGS_AT = 6  # the sum of the flags is the sixth word behind the keys
 
 
 class Acquire(Protocol):
@@ -46,7 +47,7 @@ class Command(NamedTuple):
 
     def unnotified(self) -> Command:
         """The same call to another server, which does not notify its session."""
-        at = len(self.keys) + FLAGS
+        at = len(self.keys) + FLAGS_AT
         flags = str(int(self.words[at]) & ~NOTIFIED)
         return self._replace(words=(*self.words[:at], flags, *self.words[at + 1 :]))
 
@@ -126,9 +127,9 @@ def write_acquires(acquires: Sequence[Acquire]) -> list[str]:
 
 
 def asks_alike(request: Request, first: Request) -> bool:
-    """Whether both can be one. The script gives an estimate for `on_wait` only to the first.
+    """Whether `request` can be in one operation with `first`, which is mostly the same object.
 
-    Mostly they are the same object.
+    One with `on_wait` is the first of its own: the script estimates the wait of the first alone.
     """
     return request.on_wait is None and (
         request is first or write_request(request) == write_request(first)

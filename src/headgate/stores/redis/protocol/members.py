@@ -55,6 +55,8 @@ def held_since(score: float, lease: int, now: int) -> int | None:
     if score == int(score):  # neither renewed nor shortened
         since = end - lease
         return since if lease and -LATE <= now - since <= lease // 3 + LATE else None
+    # The last 15 bits of `end` have the unit, and the moment of the grant in it, modulo COUNT. The
+    # grant was at the last such moment before `end`.
     scale, rest = divmod(end % STEP, COUNT)
     unit = 20_000 << 3 * scale
     last = end // unit

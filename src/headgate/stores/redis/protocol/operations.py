@@ -52,8 +52,9 @@ class Operation:
     asker: Promise | None = field(default=None, kw_only=True)  # it gets the answer
 
     verb: ClassVar[str]
-    # The weakest statement of its call. KNOWN: it needs declared limits. The weaker OFFERED: it
-    # creates a state for the first caller that acquires. ASKED: it changes nothing without a state.
+    # The least that its call must state about the limits. KNOWN: it needs limits that a process has
+    # declared. OFFERED: without a state it creates one, for a later declaration. ASKED: without a
+    # state it does nothing.
     needs: ClassVar[int] = KNOWN
     # A log line names it when it is given up: it is a method of the user's limiter or permit.
     logged: ClassVar[bool] = True
@@ -223,6 +224,8 @@ class Drain(ShortLived):
 
 @dataclass(slots=True, eq=False)
 class Look(Operation):
+    """It has no effect after its call."""
+
     needs = ASKED
     logged = False
 
@@ -236,7 +239,7 @@ class AskStatus(Look):
 
     @property
     def words(self) -> tuple[Any, ...]:
-        return (self.verb, "-")
+        return (self.verb, "-")  # the status for an acquire of the usual cost
 
 
 @dataclass(slots=True, eq=False)

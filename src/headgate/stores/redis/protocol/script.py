@@ -78,13 +78,14 @@ class Library:
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        fast, rest = composed(sources, FAST), made(sources, REST)
+        fast, rest = composed(sources, FAST), blocks(sources, REST)
         index = f"local Index\ndo\n{sources['index']}\nend\n"
         forget = f"local Forget\ndo\n{sources['forget']}\nend\n"
         apart = index + forget
         name = f"headgate_{digest_of(fast + rest + apart)}"
         self.text = (
-            f"#!lua name={name}\nlocal NAME = '{name}'\nlocal function made()\n{fast}{rest}{apart}"
+            f"#!lua name={name}\nlocal NAME = '{name}'\nlocal function make_programs()\n"
+            f"{fast}{rest}{apart}"
             "ReplyCache.begin_run()\n"
             "local function whole(keys, args)\n"
             "return FastAcquire.run(keys, args) or Main.run(keys, args)\nend\n"
@@ -92,7 +93,7 @@ class Library:
             "forget = Forget.run }\nend\n"
             f"{sources['library']}"
         ).encode()
-        # The rest is made only if the fast path does not carry the call out.
+        # As a script, the rest is defined only if the fast path does not carry the call out.
         at_once = "local reply = FastAcquire.run(KEYS, ARGV)\n"
         whole = f"{fast}{at_once}if reply then return reply end\n{rest}return Main.run(KEYS, ARGV)"
         self.whole = script(name, whole)
@@ -108,10 +109,11 @@ class Library:
 def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
     """The beginning of a program, and `parts`. The rules of a kind are made when needed."""
     kinds = [f"Kinds.{kind} = function()\n{sources[file]}\nend" for kind, file in KINDS.items()]
-    return "\n".join([sources["clock"], sources["prelude"], *kinds, made(sources, parts)])
+    return "\n".join([sources["clock"], sources["prelude"], *kinds, blocks(sources, parts)])
 
 
-def made(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
+def blocks(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
+    """Each part in a block of its own, which hides its local names."""
     return "".join(f"do\n{sources[part]}\nend\n" for part in parts)
 
 
