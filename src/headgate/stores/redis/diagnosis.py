@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from headgate.errors import StoreError
 from headgate.gate.compile import read_program
 from headgate.keys import title
+from headgate.stores.limit_history import HOLD
 from headgate.stores.redis.listing import encoded_names
 from headgate.stores.redis.members import read_members
 from headgate.stores.redis.protocol.former import last_replaced
@@ -35,8 +36,6 @@ OPTIONAL = {"info", "ping", "cluster|slots", "asking"}
 OLDEST = (6, 2)  # the oldest version of Redis that headgate is tested with
 FULL = 0.9  # memory counts as nearly full above this share of maxmemory
 SKEW = 1.0  # seconds by which clocks may differ
-# Microseconds for which others cannot declare replaced limits again. Twin: HOLD in prelude.lua.
-HOLD = 60_000_000
 CHUNK = 500  # names that share one round trip
 DOCUMENT = 'see "What the server needs" in docs/redis.md'
 
@@ -61,7 +60,7 @@ class Diagnosis:
 async def diagnose(topology: Topology) -> Diagnosis:
     """Examine all servers of a store, and its names. The most severe findings come first."""
     try:
-        await topology.look(())
+        await topology.look(suspects=())
     except LOST as error:
         return Diagnosis({}, [not_reached(str(topology), error)])
     probed: dict[str, Probed] = {}
@@ -143,7 +142,8 @@ def unneeded(found: Probed) -> set[str]:
     """
     if found.works(FUNCTIONS):
         return {*SCRIPTS}
-    return {*(FUNCTIONS if found.is_unknown("fcall") or found.works(SCRIPTS) else SCRIPTS)}
+    uses_scripts = found.is_unknown("fcall") or found.works(SCRIPTS)
+    return {*FUNCTIONS} if uses_scripts else {*SCRIPTS}
 
 
 def missing_rule(right: str, refusal: str) -> str:
