@@ -40,7 +40,7 @@ encoded_name = lru_cache(maxsize=1024)(quoted)  # not of keys: there may be too 
 def title(name: str) -> str:
     """An encoded name as messages show it: `limiter 'api'['key']`, or `Semaphore 'api'`."""
     kind, slash, rest = name.partition("/")
-    if slash:  # a classic: no encoded name has a "/"
+    if slash:  # a classic, or a call such as "headgate.names()/": no encoded name has a "/"
         return f"{kind} {unquoted(rest)!r}" if rest else kind
     whole, colon, key = name.partition(":")
     return f"limiter {unquoted(whole)!r}" + (f"[{unquoted(key)!r}]" if colon else "")

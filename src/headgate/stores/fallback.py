@@ -173,7 +173,9 @@ class FallbackQueue(OuterQueue):
             raise
 
     def _away(self) -> bool:
-        """Whether the store is away. Without known limits it must be: `learn` has just failed."""
+        """Whether the store is away. Without known limits it must be: before each acquire of an
+        attached limiter `learn` asks for them, and it has just failed.
+        """
         return self._store.away(self._queue.key) or not self.declared.program
 
     async def astatus(self, own: Declaration | None = None) -> Status:
@@ -349,8 +351,7 @@ class Local(Mode):
             ) from cause
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        # An update of the limits also updates the share. A declaration of the new share would lose
-        # against an earlier update of it.
+        # The share is updated, too. An earlier update of it would overrule a new declaration.
         share = known = self._share(name, declared)
         with suppress(ValueError):  # as in `change`
             known = self._share(name, former)

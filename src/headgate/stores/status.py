@@ -125,7 +125,9 @@ def status_of(
 
 
 def snapshot(gate: Gate) -> Gate:
-    """A copy for reading, which may change it. `gate` may be in the middle of a step."""
+    """A copy to read from, because reading may change the state of a gate. `gate` may be in the
+    middle of a step.
+    """
     copied = copy(gate)
     copied.rules = deepcopy(gate.rules)
     return copied

@@ -24,6 +24,8 @@ TIMEOUT = 2.0  # seconds that servers get to answer for the names in `among`
 
 
 class RedisLists:
+    """`blocking` gets the name of a call, for errors. Such a name ends with "/" (`title`)."""
+
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
 

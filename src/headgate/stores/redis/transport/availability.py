@@ -109,7 +109,7 @@ class Availability:
             call.sender.met = self.met = self._outages.met = True
             # A server that refuses all calls, such as one without memory, is not back yet.
             if self._outages.since and not isinstance(reply, Exception):
-                # None: the outages of names whose server was not known.
+                # Outages of names whose server was not known are listed under None.
                 for part in {self._part(node.endpoint), None}:
                     self._outages.ends(part, self._client.loop)
             if self._attempts or self._abandoned or self.unavailable:
@@ -183,8 +183,9 @@ class Availability:
         return list(self._reviving.values())
 
     def halt(self) -> None:
-        """The client has ended. The store keeps it, so it keeps no sender and no traceback: they
-        would keep the store.
+        """The client has ended. It drops its senders and errors, because both refer to the store.
+
+        The store may refer to the client for long, and would not be collected either.
         """
         self.offers.drop()
         self.suspects.clear()

@@ -97,7 +97,7 @@ class Call(NamedTuple):
     keys_created: bool = False
     # It carries the text of its script (EVAL).
     by_text: bool = False
-    # Its server has refused it by this text, and gets ROLE in its place: see `_refused`.
+    # Its server has refused it with this text. Now it awaits the reply to ROLE: see `_refused`.
     refusal: str = ""
 
     @property
@@ -402,8 +402,8 @@ class Node:
             call.sender.node = None
             reconnection.check_topology(self)
         self.client.availability.note_refusal(call)
-        # A demoted server's call leaves at once, so it stays marked as redirected. Other calls wait
-        # first, and may be redirected at once again.
+        # A call of a demoted server is sent again at once, so it stays marked as redirected. Other
+        # calls pause first, and may then be redirected once more.
         again = call._replace(there=None, sent_on=call.sent_on and demoted)
         if not reconnection.may_retry(call):
             self.answer(call, ResponseError(refusal))

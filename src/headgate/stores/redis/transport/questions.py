@@ -152,7 +152,7 @@ def is_final(error: Exception) -> bool:
 async def look_again(topology: Topology) -> bool:
     """Ask where the servers are. Return whether they are others than before."""
     before = set(topology.servers())
-    await topology.look(())
+    await topology.look(suspects=())
     return before != set(topology.servers())
 
 

@@ -127,7 +127,7 @@ async def _deliver_in_other_loop(client: Client, until: float) -> None:
     with suppress(RuntimeError, TimeoutError, asyncio.CancelledError):
         done = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, client.loop))
         await asyncio.wait_for(done, max(0.0, until - monotonic()))
-    if getcoroutinestate(work) == CORO_CREATED:  # another thread may be running it otherwise
+    if getcoroutinestate(work) == CORO_CREATED:  # otherwise the other loop runs it, or has ended it
         work.close()
 
 

@@ -80,6 +80,7 @@ class Subscriptions:
         if subscriber is None:
             return
         unsharded = topology.several and not topology.sharded
+        # A sharded subscription is for the names of one server. Without waiters it is useless.
         if replaced or unsharded or (topology.sharded and not subscriber.leave_idle()):
             self.drop(server)
         else:
