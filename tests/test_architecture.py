@@ -241,7 +241,7 @@ def test_the_gate_imports_no_clock_no_io_and_no_lock() -> None:
             todo += of_us(MODULES[name])
 
     outside = {name for name in reached if not name.startswith("headgate.gate")}
-    assert outside <= {"headgate.validation", "headgate.limits"}, (
+    assert outside <= {"headgate.validation", "headgate.limits", "headgate.values"}, (
         "the gate knows the limits that it makes rules of, and no more of us"
     )
     impure = {title(path): imported(path) - of_us(path) - PURE for path in reached.values()}
@@ -324,12 +324,12 @@ def above(path: Path) -> set[str]:
     """Return the modules that a module imports and must not, by its layer."""
     knows = {name.removeprefix("headgate.") for name in of_us(path)}
     if (
-        path.name in ("errors.py", "keys.py", "clock.py", "validation.py")
+        path.name in ("errors.py", "keys.py", "clock.py", "validation.py", "values.py")
         and path.parent == PACKAGE
     ):
         return knows
     if path == PACKAGE / "limits.py":
-        return knows - {"validation"}
+        return knows - {"validation", "values"}
     if path == PACKAGE / "limit_parser.py":
         return knows - {"validation", "limits"}
     if in_folder(path, "web"):

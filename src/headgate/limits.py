@@ -6,7 +6,6 @@ pickled. Times are seconds. The gate decides by them, and a store keeps their st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
@@ -24,6 +23,7 @@ from headgate.validation import (
     seconds,
     tokens,
 )
+from headgate.values import Value, with_fields
 
 DEFAULT_LEASE = 30.0
 
@@ -34,8 +34,8 @@ _FRACTION_HINT = (
 _PERIODS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Concurrency:
+@with_fields
+class Concurrency(Value):
     """At most `capacity` permits held at once.
 
     On Redis a permit has a `lease` in seconds. A living process renews it at each third of that
@@ -47,16 +47,16 @@ class Concurrency:
     All four limits raise ValueError or TypeError for values that they cannot keep.
     """
 
+    __slots__ = ("capacity", "lease", "unit")
     capacity: int
-    lease: float = DEFAULT_LEASE
-    unit: str = "permits"
+    lease: float
+    unit: str
 
-    def __post_init__(self) -> None:
-        _set_fields(
-            self,
-            capacity=positive_int("Concurrency", "capacity", self.capacity),
-            lease=seconds("Concurrency", "lease", self.lease),
-            unit=check_unit("Concurrency", self.unit),
+    def __init__(self, capacity: int, lease: float = DEFAULT_LEASE, unit: str = "permits") -> None:
+        self._set(
+            capacity=positive_int("Concurrency", "capacity", capacity),
+            lease=seconds("Concurrency", "lease", lease),
+            unit=check_unit("Concurrency", unit),
         )
 
     def __str__(self) -> str:
@@ -64,8 +64,8 @@ class Concurrency:
         return f"{_counted(self.capacity, self.unit, 'permits')} concurrent{lease}"
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+@with_fields
+class Rate(Value):
     """A token bucket: `amount` tokens come back every `per` seconds, and it holds at most
     `capacity`.
 
@@ -77,31 +77,36 @@ class Rate:
     many seconds, for a service that counts arrivals. As text: "10/second burst 20".
     """
 
+    __slots__ = ("amount", "capacity", "initial", "per", "slack", "steps", "unit")
     amount: float
     per: float
-    capacity: int | None = None
-    initial: int | None = None
-    steps: bool = False
-    unit: str = "requests"
-    slack: float = 0.0
+    capacity: int | None
+    initial: int | None
+    steps: bool
+    unit: str
+    slack: float
 
-    def __post_init__(self) -> None:
-        amount, per = tokens("Rate", "amount", self.amount), seconds("Rate", "per", self.per)
-        capacity = (
-            ceil(amount)
-            if self.capacity is None
-            else positive_int("Rate", "capacity", self.capacity)
-        )
-        _refuse_uncountable(amount, per, capacity)
-        _set_fields(
-            self,
+    def __init__(
+        self,
+        amount: float,
+        per: float,
+        capacity: int | None = None,
+        initial: int | None = None,
+        steps: bool = False,
+        unit: str = "requests",
+        slack: float = 0.0,
+    ) -> None:
+        amount, per = tokens("Rate", "amount", amount), seconds("Rate", "per", per)
+        most = ceil(amount) if capacity is None else positive_int("Rate", "capacity", capacity)
+        _refuse_uncountable(amount, per, most)
+        self._set(
             amount=amount,
             per=per,
-            capacity=capacity,
-            initial=filling("Rate", "initial", self.initial, capacity),
-            steps=flag("Rate", "steps", self.steps),
-            unit=check_unit("Rate", self.unit),
-            slack=seconds("Rate", "slack", self.slack, zero=True),
+            capacity=most,
+            initial=filling("Rate", "initial", initial, most),
+            steps=flag("Rate", "steps", steps),
+            unit=check_unit("Rate", unit),
+            slack=seconds("Rate", "slack", slack, zero=True),
         )
 
     @property
@@ -118,8 +123,8 @@ class Rate:
         return f"{_counted(self.amount, self.unit)} {word} {_period(self.per)}{options}"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+@with_fields
+class Window(Value):
     """A sliding window: never more than `amount` in any interval of `per` seconds.
 
     A call waits only until enough earlier ones are `per` seconds old. The window remembers 128
@@ -128,26 +133,26 @@ class Window:
     that counts calls when they arrive. As text: "100/minute".
     """
 
+    __slots__ = ("amount", "per", "slack", "unit")
     amount: int
     per: float
-    unit: str = "requests"
-    slack: float = 0.0
+    unit: str
+    slack: float
 
-    def __post_init__(self) -> None:
-        _set_fields(
-            self,
-            amount=positive_int("Window", "amount", self.amount, _FRACTION_HINT),
-            per=seconds("Window", "per", self.per),
-            unit=check_unit("Window", self.unit),
-            slack=seconds("Window", "slack", self.slack, zero=True),
+    def __init__(self, amount: int, per: float, unit: str = "requests", slack: float = 0.0) -> None:
+        self._set(
+            amount=positive_int("Window", "amount", amount, _FRACTION_HINT),
+            per=seconds("Window", "per", per),
+            unit=check_unit("Window", unit),
+            slack=seconds("Window", "slack", slack, zero=True),
         )
 
     def __str__(self) -> str:
         return f"{_counted(self.amount, self.unit)} in any {_period(self.per)}{_slack(self.slack)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+@with_fields
+class Quota(Value):
     """Fixed windows: `amount` in each period of `per` seconds, for budgets that reset at a given
     hour.
 
@@ -156,20 +161,27 @@ class Quota:
     arrive in the next. `slack` is shorter than `per`. As text: "1000/day from midnight".
     """
 
+    __slots__ = ("amount", "anchor", "per", "slack", "unit")
     amount: int
     per: float
-    anchor: float | datetime | None = None
-    unit: str = "requests"
-    slack: float = 0.0
+    anchor: float | None
+    unit: str
+    slack: float
 
-    def __post_init__(self) -> None:
-        _set_fields(
-            self,
-            per=seconds("Quota", "per", self.per),
-            amount=positive_int("Quota", "amount", self.amount, _FRACTION_HINT),
-            anchor=None if self.anchor is None else instant("Quota", "anchor", self.anchor),
-            unit=check_unit("Quota", self.unit),
-            slack=seconds("Quota", "slack", self.slack, zero=True),
+    def __init__(
+        self,
+        amount: int,
+        per: float,
+        anchor: float | datetime | None = None,
+        unit: str = "requests",
+        slack: float = 0.0,
+    ) -> None:
+        self._set(
+            per=seconds("Quota", "per", per),
+            amount=positive_int("Quota", "amount", amount, _FRACTION_HINT),
+            anchor=None if anchor is None else instant("Quota", "anchor", anchor),
+            unit=check_unit("Quota", unit),
+            slack=seconds("Quota", "slack", slack, zero=True),
         )
         if microseconds(self.slack) >= microseconds(self.per):
             raise ValueError(
@@ -180,7 +192,7 @@ class Quota:
     @property
     def origin(self) -> float:
         """`anchor` in seconds since the epoch, filled in: midnight UTC is 0."""
-        return self.anchor if isinstance(self.anchor, int | float) else 0
+        return self.anchor or 0
 
     def __str__(self) -> str:
         anchor = "midnight" if self.anchor is None else _stamp(self.origin)
@@ -189,12 +201,6 @@ class Quota:
 
 
 Limit = Concurrency | Rate | Window | Quota
-
-
-def _set_fields(limit: Limit, **values: object) -> None:
-    """For `__post_init__` alone: a limit is frozen from then on."""
-    for name, value in values.items():
-        object.__setattr__(limit, name, value)
 
 
 def _refuse_uncountable(amount: float, per: float, capacity: int) -> None:

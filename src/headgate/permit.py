@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from types import TracebackType
@@ -18,6 +17,7 @@ from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH, Grant, Units
 from headgate.keys import title
 from headgate.request import check_settlement
+from headgate.values import Value, with_fields
 
 Outcome = type[BaseException] | BaseException | TracebackType | None
 
@@ -281,15 +281,19 @@ def redirect(permit: Permit, around: Callable[[Issuer], Issuer]) -> None:
     permit._queue = around(permit._queue)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+@with_fields
+class Refusal(Value):
     """The result of `try_acquire` in place of a permit: false in a condition. Nothing was charged.
 
     `retry_after` is the number of seconds until the same acquire could succeed, if permits are free
     then; None when only a release can say.
     """
 
+    __slots__ = ("retry_after",)
     retry_after: float | None
+
+    def __init__(self, retry_after: float | None) -> None:
+        object.__setattr__(self, "retry_after", retry_after)
 
     def __bool__(self) -> Literal[False]:
         return False

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 from headgate.gate.concurrency import NEVER
 from headgate.validation import show
+from headgate.values import Value, with_fields
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+@with_fields
+class Waiting(Value):
     """The argument of `on_wait`: the place of an acquire in the queue.
 
     `position`: the number of live waiters before this one; 0: it is the next. `retry_after`:
@@ -20,8 +20,12 @@ class Waiting:
     release can say.
     """
 
+    __slots__ = ("position", "retry_after")
     position: int
     retry_after: float | None
+
+    def __init__(self, position: int, retry_after: float | None) -> None:
+        self._set(position=position, retry_after=retry_after)
 
 
 OnWait = Callable[[Waiting], object]

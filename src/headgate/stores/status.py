@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy, deepcopy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Gate
 from headgate.keys import unquoted
 from headgate.stores.status_text import Use, as_html, as_text, outlook
+from headgate.values import Value, with_fields
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
@@ -20,30 +20,49 @@ if TYPE_CHECKING:
 KINDS = {"bucket": "Rate", "window": "Window", "quota": "Quota", "slots": "Concurrency"}
 
 
-@dataclass(frozen=True, slots=True)
-class LimitStatus:
+@with_fields
+class LimitStatus(Value):
     """One limit: of `capacity` units, `used` are in use and `left` are free (below zero: a debt).
 
     `limit` is the `Concurrency`, `Rate`, `Window` or `Quota` that holds in the store. It is the one
     that this process has written, or one that means the same. `==` does not compare it.
     """
 
+    __slots__ = ("capacity", "kind", "left", "limit", "unit", "used")
     kind: str
     unit: str
     capacity: int
     used: int
     left: int
-    # The default keeps code working that calls LimitStatus with five arguments.
-    limit: Limit = field(default=cast("Limit", None), compare=False)
+    limit: Limit
+
+    def __init__(
+        self,
+        kind: str,
+        unit: str,
+        capacity: int,
+        used: int,
+        left: int,
+        # The default keeps code working that calls LimitStatus with five arguments.
+        limit: Limit = cast("Limit", None),  # noqa: B008
+    ) -> None:
+        self._set(kind=kind, unit=unit, capacity=capacity, used=used, left=left, limit=limit)
+
+    def _compared(self) -> tuple[Any, ...]:
+        return self.kind, self.unit, self.capacity, self.used, self.left
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLength:
+@with_fields
+class QueueLength(Value):
     """How many acquires wait for one key of a limiter. `key` None: for the limiter itself."""
 
+    __slots__ = ("key", "name", "waiting")
     name: str
     key: str | None
     waiting: int
+
+    def __init__(self, name: str, key: str | None, waiting: int) -> None:
+        self._set(name=name, key=key, waiting=waiting)
 
 
 def longest(queues: Iterable[QueueLength]) -> list[QueueLength]:
@@ -52,8 +71,8 @@ def longest(queues: Iterable[QueueLength]) -> list[QueueLength]:
     return sorted(waiting, key=lambda queue: (-queue.waiting, queue.name, queue.key or ""))[:10]
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+@with_fields
+class Status(Value):
     """A limiter at one moment: its limits, how many wait, and `retry_after`.
 
     `retry_after` is the number of seconds until an acquire that comes now could pass, if permits
@@ -63,11 +82,22 @@ class Status:
     `print(status)` shows a few lines of ASCII with a bar for each limit, and a notebook a table.
     """
 
+    __slots__ = ("limits", "name", "paused", "retry_after", "waiting")
     name: str
     limits: tuple[LimitStatus, ...]
     waiting: int
     retry_after: float | None
-    paused: float = 0.0
+    paused: float
+
+    def __init__(
+        self,
+        name: str,
+        limits: tuple[LimitStatus, ...],
+        waiting: int,
+        retry_after: float | None,
+        paused: float = 0.0,
+    ) -> None:
+        self._set(name=name, limits=limits, waiting=waiting, retry_after=retry_after, paused=paused)
 
     def line(self) -> str:
         """The whole status in one line, for a repr or a log."""
