@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -135,18 +134,18 @@ class _Token(NamedTuple):
     tight: bool = False
 
 
-@dataclass(slots=True)
 class _Draft:
     """The numbers and units of a text, as far as it is read."""
 
-    amount: float
-    unit: str | None
-    period: float = 0.0
-    burst: int | None = None
-    initial: int | None = None
-    anchor: float | None = None
-    slack: float = 0.0
-    lease: float = DEFAULT_LEASE
+    def __init__(self, amount: float, unit: str | None) -> None:
+        self.amount = amount
+        self.unit = unit
+        self.period = 0.0
+        self.burst: int | None = None
+        self.initial: int | None = None
+        self.anchor: float | None = None
+        self.slack = 0.0
+        self.lease = DEFAULT_LEASE
 
     def limit(self, kind: str) -> Limit:
         unit = self.unit or "requests"
@@ -250,14 +249,11 @@ class _Parser:
             )
         return int(total)
 
-    def quantity(self) -> Fraction:
-        from fractions import Fraction  # its import takes long, as that of difflib
-
-        number = self.number("a number, such as 100")
-        factor = 1
+    def quantity(self) -> int | Fraction:
+        number = exact_number(self.number("a number, such as 100").text)
         if self.here.tight and self.here.text in SUFFIXES:
-            factor = SUFFIXES[self.advance().text]
-        return Fraction(number.text) * factor
+            number *= SUFFIXES[self.advance().text]
+        return number
 
     def unit(self) -> str | None:
         word = self.here
@@ -285,11 +281,10 @@ class _Parser:
         """Seconds. With `bare` the number may be missing, as in "per minute"; with `zero` it may be
         0.
         """
-        from fractions import Fraction  # as above
-
-        start, many = self.here, Fraction(1, 1_000_000)
+        start = self.here
+        many: int | Fraction = 1
         if start.kind == "number" or not bare:
-            many *= Fraction(self.number("a length of time, such as 10s or 500 ms").text)
+            many = exact_number(self.number("a length of time, such as 10s or 500 ms").text)
         if self.here.text in UNEVEN:
             self.fail(
                 self.here,
@@ -297,11 +292,11 @@ class _Parser:
             )
         unit = self.expect(TIMES, "a unit of time, such as 's', 'minute' or 'hours'").text
         length = many * TIMES[unit]
-        if not (1 <= length * 1_000_000 < TEN_YEARS * 1_000_000 or (zero and not length)):
+        if not (1 <= length < TEN_YEARS * 1_000_000 or (zero and not length)):
             self.fail(
                 start, "out of range; write a time of a microsecond or more and below ten years"
             )
-        return int(length) if length.denominator == 1 else float(length)
+        return float(length / 1_000_000) if length % 1_000_000 else int(length // 1_000_000)
 
     def anchor(self) -> float | None:
         token = self.advance()
@@ -388,6 +383,14 @@ class _Parser:
                 token,
                 "digits, letters and digits in one; write the number in full, or a space after it",
             )
+
+
+def exact_number(text: str) -> int | Fraction:
+    if "." not in text:
+        return int(text)
+    from fractions import Fraction  # its import takes long, as that of difflib
+
+    return Fraction(text)
 
 
 def closest(word: str, words: Collection[str]) -> list[str]:

@@ -55,7 +55,8 @@ def bucket_of(limit: Rate) -> TokenBucketRule:
     capacity = limit.burst
     start = capacity if limit.initial is None else limit.initial
     per = lengthened(limit)
-    amount = rational(limit.amount)
+    # An int is a fraction already, and needs no import of `fractions`.
+    amount = limit.amount if isinstance(limit.amount, int) else rational(limit.amount)
     if limit.steps:
         price, gain, tick = amount.denominator, amount.numerator, per
     else:
