@@ -15,10 +15,11 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from headgate.closing import end_task_waits
 from headgate.forks import end_waits
@@ -33,25 +34,7 @@ REFUSAL_PAUSE = 0.02  # seconds between two attempts to end the waits of handler
 EXIT_PRIORITY = -1000  # the priority among multiprocessing's finalizers: the others may log
 
 
-class Line(NamedTuple):
-    level: int
-    message: str
-    arguments: tuple[object, ...]
-    error: BaseException | None
-    extra: dict[str, str] | None = None  # attributes of the record
-
-    def run(self) -> None:
-        LOGGER.log(self.level, self.message, *self.arguments, exc_info=self.error, extra=self.extra)
-
-
-class Call(NamedTuple):
-    """A call of the user's code that is no logging handler."""
-
-    function: Callable[[Any], object]
-    argument: Any
-
-    def run(self) -> None:
-        self.function(self.argument)
+Line = Callable[[], object]  # writes a log line, or calls a hook of the user
 
 
 class Writer:
@@ -59,13 +42,13 @@ class Writer:
 
     def __init__(self) -> None:
         # A queue among the lines comes from `flush`: the thread answers it when it gets there.
-        self._lines: SimpleQueue[Line | Call | SimpleQueue[None]] = SimpleQueue()
+        self._lines: SimpleQueue[Line | SimpleQueue[None]] = SimpleQueue()
         self._thread_lock = threading.Lock()  # locked while the thread runs
         self._thread = 0
         self._dropped = 0
         self._exit_by: float | None = None  # the end of EXIT_TIMEOUT, once the process ends
 
-    def put(self, line: Line | Call) -> None:
+    def put(self, line: Line) -> None:
         """Queue `line`.
 
         Waits for no lock, so a signal handler and a finalizer may call it at any moment.
@@ -129,7 +112,7 @@ class Writer:
             while True:
                 self._write(self._lines.get())
 
-    def _write(self, line: Line | Call | SimpleQueue[None]) -> None:
+    def _write(self, line: Line | SimpleQueue[None]) -> None:
         if isinstance(line, SimpleQueue):
             line.put(None)
             return
@@ -139,11 +122,11 @@ class Writer:
             message = (
                 "%d log lines or events of headgate were dropped: a handler or a hook was too slow."
             )
-            self._hand_over(Line(logging.WARNING, message, (dropped,), None))
+            self._hand_over(partial(LOGGER.warning, message, dropped))
 
-    def _hand_over(self, line: Line | Call) -> None:
+    def _hand_over(self, line: Line) -> None:
         with shown_errors():  # the next line must be written all the same
-            line.run()
+            line()
 
 
 @contextmanager
@@ -188,7 +171,7 @@ def log(
             _logged.clear()
         _logged[what] = now
         extra = {"headgate_event": kind, "headgate_name": name}
-    _writer.put(Line(level, message, arguments, error, extra))
+    _writer.put(partial(LOGGER.log, level, message, *arguments, exc_info=error, extra=extra))
 
 
 def run_soon(function: Callable[[Any], object], argument: Any) -> None:
@@ -197,7 +180,7 @@ def run_soon(function: Callable[[Any], object], argument: Any) -> None:
     As `log`, it never blocks, and may be called anywhere. An exception of the function goes to
     stderr.
     """
-    _writer.put(Call(function, argument))
+    _writer.put(partial(function, argument))
 
 
 def flush(timeout: float = EXIT_TIMEOUT) -> bool:
