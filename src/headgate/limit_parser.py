@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from headgate.limits import DEFAULT_LEASE, Concurrency, Limit, Quota, Rate, Window
@@ -304,6 +303,8 @@ class _Parser:
             return None
         if token.kind != "stamp":
             self.fail_missing(token, "'midnight' or a moment such as 1970-01-01T00:00:00Z")
+        from datetime import datetime  # most texts have no moment
+
         try:
             moment = datetime.fromisoformat(token.text.upper())
         except ValueError:

@@ -6,11 +6,10 @@ pickled. Times are seconds. The gate decides by them, and a store keeps their st
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from math import ceil
+from typing import TYPE_CHECKING
 
 from headgate.validation import (
-    EPOCH,
     TEN_YEARS,
     WHOLE_FROM,
     check_unit,
@@ -24,6 +23,9 @@ from headgate.validation import (
     tokens,
 )
 from headgate.values import Value, with_fields
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 DEFAULT_LEASE = 30.0
 
@@ -248,4 +250,7 @@ def _slack(value: float) -> str:
 
 
 def _stamp(moment: float) -> str:
-    return (EPOCH + timedelta(microseconds=microseconds(moment))).isoformat().replace("+00:00", "Z")
+    from datetime import UTC, datetime, timedelta  # most limits have no anchor
+
+    after = timedelta(microseconds=microseconds(moment))
+    return (datetime.fromtimestamp(0, UTC) + after).isoformat().replace("+00:00", "Z")

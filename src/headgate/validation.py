@@ -11,7 +11,6 @@ import keyword
 import math
 import re
 import reprlib
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ MICROSECOND = 1e-6  # the clock's step
 TEN_YEARS = 10 * 365 * 86_400
 # In seconds from 1970, both ways. Up to there, a float of seconds distinguishes microseconds.
 FAR = 2**32
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LONGEST_NAME = 256  # bytes in UTF-8
 LONGEST_UNIT = 64
@@ -129,6 +127,8 @@ def check_max_sleep(value: object, call: str = "acquire") -> float | None:
 
 def instant(call: str, field: str, value: object) -> float:
     """A number or an aware datetime as seconds since the epoch, in whole microseconds."""
+    from datetime import UTC, datetime, timedelta  # most limits have no anchor
+
     if not isinstance(value, datetime):
         way = "write seconds since 1970, or a datetime with a time zone"
         moment = microseconds(_real(call, field, value, way))
@@ -137,7 +137,7 @@ def instant(call: str, field: str, value: object) -> float:
         way = "give it one: tzinfo=datetime.timezone.utc"
         raise _bad_value(call, field, value, f"{field} {rule}", way)
     else:
-        moment = (value - EPOCH) // timedelta(microseconds=1)
+        moment = (value - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
     if abs(moment) >= FAR * 1_000_000:
         rule = "an anchor is in seconds, not milliseconds, and must lie between 1834 and 2105"
         way = "any moment at which one of the windows starts will do"

@@ -5,7 +5,7 @@ mistake in a bad text.
 from __future__ import annotations
 
 import string
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any
 
@@ -135,7 +135,7 @@ anchors = st.one_of(
         lambda value: abs(value) < 2**32 - 1
     ),
     st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1).map(
-        lambda moment: validation.EPOCH + timedelta(microseconds=moment)
+        lambda moment: datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment)
     ),
 )
 
