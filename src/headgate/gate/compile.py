@@ -210,7 +210,7 @@ def read_program(program: str) -> Declaration:
 
 def is_sound(text: str) -> bool:
     """Whether the rule of a checked limit could have written `text`. Twin: limits.lua."""
-    found = WRITTEN.fullmatch(text)
+    found = re.fullmatch(WRITTEN, text)
     numbers = [int(number) for number in found[2].split()] if found else []
     if max(numbers, default=BEYOND) >= BEYOND:  # too large a number, or none
         return False
@@ -226,7 +226,7 @@ def is_sound(text: str) -> bool:
 
 
 # Each number has one spelling.
-WRITTEN = re.compile("([a-z]+ [a-z][a-z0-9_]*)((?: (?:0|[1-9][0-9]*))*)")
+WRITTEN = "([a-z]+ [a-z][a-z0-9_]*)((?: (?:0|[1-9][0-9]*))*)"  # `re` compiles it when it is used
 KINDS: dict[str, Callable[..., Rule]] = {
     "bucket": TokenBucketRule,
     "window": SlidingWindowRule,
