@@ -188,7 +188,7 @@ MODULES = {module(path): path for path in PYTHON}
 # Imports ------------------------------------------------------------------------------------------
 
 
-def for_types_only(node: ast.AST) -> bool:
+def for_types_only(node: ast.AST) -> TypeGuard[ast.If]:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
@@ -689,20 +689,20 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
 
 def test_the_public_names_are_those_of_the_package_itself() -> None:
     """All public names are in `__all__`, sorted, come from an import in __init__.py, and have a
-    docstring.
+    docstring. Those that are imported for type checkers can be used, too.
     """
-    init = tree(PACKAGE / "__init__.py")
+    init = tree(PACKAGE / "__init__.py").body
+    for_types = [each for node in init if for_types_only(node) for each in node.body]
     named = [
         alias.asname or alias.name
-        for node in init.body
-        if isinstance(node, ast.ImportFrom)
+        for node in [*init, *for_types]
+        if isinstance(node, ast.ImportFrom) and node.module != "typing"
         for alias in node.names
     ]
     assert sorted(named) == sorted(headgate.__all__) == headgate.__all__
     submodules = {name.split(".")[1] for name in MODULES if "." in name}
-    assert {name for name in vars(headgate) if not name.startswith("_")} - submodules == set(
-        headgate.__all__
-    )
+    shown = {name for name in dir(headgate) if not name.startswith("_")} - {"TYPE_CHECKING"}
+    assert shown - submodules == set(headgate.__all__)
     assert [name for name in headgate.__all__ if not getattr(headgate, name).__doc__] == []
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from headgate.closing import closed_error
-from headgate.interfaces import Queue
+
+if TYPE_CHECKING:
+    from headgate.interfaces import Queue
 
 
 class Closed:

@@ -17,19 +17,20 @@ from functools import cache
 from itertools import count
 from operator import attrgetter
 from threading import local
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import ref
 
 from headgate.closed import Closed
 from headgate.declaring import Undeclared
-from headgate.gate.compile import Declaration
-from headgate.interfaces import Queue
 from headgate.keys import title
-from headgate.lease_watch import Lost
-from headgate.permit import Outcome, Permit
-from headgate.request import Request
+from headgate.permit import Lost, Outcome, Permit
 from headgate.stores.memory.key_queue import KeyQueue
 from headgate.stores.memory.queue import MemoryQueue
+
+if TYPE_CHECKING:
+    from headgate.gate.compile import Declaration
+    from headgate.interfaces import Queue
+    from headgate.request import Request
 
 
 class Entrance:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from headgate.errors import LeaseLostError
 from headgate.interfaces import Queue
 from headgate.keys import title
-from headgate.permit import BlockWatch, Permit, Refusal, redirect, renew_lease
+from headgate.permit import BlockWatch, Lost, Permit, Refusal, redirect, renew_lease
 from headgate.request import Request
 from headgate.stores.context_stack import not_begun, visitor
 from headgate.wrapping import IssuerWrapper, QueueWrapper
@@ -200,14 +200,6 @@ class Aside(AbstractContextManager[None]):
 def aside(permit: Permit) -> AbstractContextManager[None]:
     """The context manager around each `yield` of a body that holds `permit`."""
     return nullcontext() if permit.watch is None else Aside(permit.watch)
-
-
-class Lost(Exception):
-    """`Watched.leave` raises this. The entrance then passes the body's error to the watch."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
 
 
 class Noting(IssuerWrapper):

@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
 from headgate.changes import Drain, Pause, Reset, Resume, Update
 from headgate.closing import CLOSINGS, Closing
 from headgate.counts import permits_are_timed
 from headgate.declaring import Attached
-from headgate.decorator import limited
 from headgate.entrance import Entrance, made_from
 from headgate.gate.compile import NO_LIMITS, Declaration, declaration
-from headgate.interfaces import Queue
 from headgate.keys import encoded, title
-from headgate.lease_watch import Watched
-from headgate.limit_parser import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.permit import Outcome, Permit, Refusal
-from headgate.permit_timing import Timed
 from headgate.pickles import attributes, remade
 from headgate.request import NOTHING, Request, check_settlement, check_units, sleep_of
-from headgate.stores.fallback import with_fallback
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.stores.status import Status
@@ -41,6 +35,12 @@ from headgate.validation import (
 )
 from headgate.validation import seconds as check_seconds
 from headgate.waiting import OnWait, check_on_wait
+
+if TYPE_CHECKING:
+    from headgate.interfaces import Queue, Store
+
+# A plain limiter in memory does not need some modules, and `import headgate` takes less time
+# without them. So the functions that use one import it. None of these is an acquire or a release.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -173,8 +173,7 @@ class Limiter(Entrance):
         on_wait = check_on_wait(options["on_wait"], "Limiter")
         choice("Limiter", "on_lost", options["on_lost"], ("mark", "cancel"))
         mode, retry_for = options["on_store_error"], options["retry_for"]
-        store = store_of(options["store"])
-        self._store = with_fallback(store, self.name, declared, mode, options["processes"])
+        self._store = find_store(self.name, declared, options)
         if retry_for is not None:
             retry_for = check_seconds("Limiter", "retry_for", retry_for, zero=True, least=0.0)
         own_closing = Closing(encoded(self.name))
@@ -187,8 +186,12 @@ class Limiter(Entrance):
     def _open(self, declared: Declaration, request: Request, whole: Queue | None = None) -> None:
         queue: Queue = self._store.queue(encoded(self.name, self.key), declared)
         if permits_are_timed():
+            from headgate.permit_timing import Timed
+
             queue = Timed(queue)
         if self._options["on_lost"] == "cancel" and not isinstance(self._store, MemoryStore):
+            from headgate.lease_watch import Watched
+
             queue = Watched(queue)
         # Skip `Undeclared` where it would change nothing: for an attached limiter, and for a key
         # whose queue has the limits already. A key is mostly used at once, so this saves time.
@@ -466,6 +469,8 @@ class Limiter(Entrance):
         For functions, coroutine functions, generators and async generators. Raises TypeError for a
         class and for anything else.
         """
+        from headgate.decorator import limited
+
         return limited(self, function)
 
     def _request(
@@ -599,6 +604,17 @@ class Unused(Acquire):
             )
 
 
+def find_store(name: str, declared: Declaration, options: dict[str, Any]) -> Store:
+    """The store of a limiter, with the fallback that its options demand."""
+    store = store_of(options["store"])
+    mode, processes = options["on_store_error"], options["processes"]
+    if isinstance(store, MemoryStore) and mode == "raise" and processes is None:
+        return store
+    from headgate.stores.fallback import with_fallback
+
+    return with_fallback(store, name, declared, mode, processes)
+
+
 def unpickled(
     kind: type[Limiter],
     name: str,
@@ -629,4 +645,10 @@ def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> tuple[Limit, 
                 f"{call} got {show(limit)} as a limit: a limit is a Concurrency, Rate, Window or "
                 "Quota; write one of them, or a text such as '100/minute'."
             )
-    return tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)
+    return tuple(parsed(limit) if isinstance(limit, str) else limit for limit in limits)
+
+
+def parsed(text: str) -> Limit:
+    from headgate.limit_parser import parse_limit
+
+    return parse_limit(text)

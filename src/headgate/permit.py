@@ -49,6 +49,17 @@ class BlockWatch(Protocol):
     def check_lease(self) -> None: ...
     def suspend(self) -> None: ...
     def resume(self, error: BaseException | None) -> None: ...
+    def raise_loss(self, error: object) -> None: ...
+
+
+class Lost(Exception):
+    """The end of a watched block raises this. The entrance then passes the body's error to the
+    watch.
+    """
+
+    def __init__(self, watch: BlockWatch) -> None:
+        super().__init__()
+        self.watch = watch
 
 
 class Permit:

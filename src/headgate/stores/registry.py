@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import atexit
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headgate.interfaces import Store
 from headgate.stores.memory.store import MemoryStore
+
+if TYPE_CHECKING:
+    from headgate.interfaces import Store
 
 REDIS_SCHEMES = (
     "redis",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Gate
 from headgate.keys import unquoted
-from headgate.stores.status_text import Use, as_html, as_text, outlook
 from headgate.values import Value, with_fields
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
     from headgate.gate.gate import Rule
     from headgate.limits import Limit
+    from headgate.stores.status_text import Use
 
 KINDS = {"bucket": "Rate", "window": "Window", "quota": "Quota", "slots": "Concurrency"}
 
@@ -109,12 +109,18 @@ class Status(Value):
         return f"{line}, paused for {self.paused:.3g} s" if self.paused else line
 
     def __str__(self) -> str:
+        from headgate.stores.status_text import as_text  # few programs print a status
+
         return as_text(self.name, *self._parts())
 
     def _repr_html_(self) -> str:
+        from headgate.stores.status_text import as_html  # as above
+
         return as_html(self.name, *self._parts())
 
     def _parts(self) -> tuple[list[Use], list[str]]:
+        from headgate.stores.status_text import Use, outlook  # as above
+
         uses = [Use(limit.kind, limit.unit, limit.used, limit.capacity) for limit in self.limits]
         return uses, outlook(self.waiting, self.retry_after, self.paused)
 

@@ -30,7 +30,6 @@ from headgate.stores.memory.fast_path import (
     not_at_once,
 )
 from headgate.stores.memory.lock import Lock, Reentered
-from headgate.stores.memory.members import members_of, oldest_wait_of
 from headgate.stores.memory.queue_state import OwnStore, QueueState, read_status
 from headgate.stores.status import Status, snapshot
 
@@ -273,10 +272,14 @@ def waiters(queue: MemoryQueue) -> int:
 
 
 def members(queue: MemoryQueue) -> Members:
+    from headgate.stores.memory.members import members_of  # few programs look
+
     waiting = queue._state.waiting
     return queue._lock.run(lambda now: members_of(waiting, now), queue._clock.now())
 
 
 def oldest_wait(queue: MemoryQueue) -> float | None:
+    from headgate.stores.memory.members import oldest_wait_of  # as above
+
     waiting = queue._state.waiting
     return queue._lock.run(lambda now: oldest_wait_of(waiting, now), queue._clock.now())

@@ -18,7 +18,6 @@ from headgate.hooks import ON_CHANGE
 from headgate.keys import title, whole_of
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.memory.key_queue import KeyQueue, KeyState
-from headgate.stores.memory.listing import MemoryLists
 from headgate.stores.memory.lock import Lock, Reentered, forget_all, has_lock
 from headgate.stores.memory.queue import (
     MemoryQueue,
@@ -33,7 +32,7 @@ from headgate.stores.status import Status
 from headgate.threads import living, snapshot
 
 if TYPE_CHECKING:
-    from headgate.interfaces import Queue
+    from headgate.interfaces import Lists, Queue
 
 FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
 
@@ -223,7 +222,9 @@ class MemoryStore:
         return former
 
     @property
-    def lists(self) -> MemoryLists:
+    def lists(self) -> Lists:
+        from headgate.stores.memory.listing import MemoryLists  # few programs look
+
         return MemoryLists(self)
 
     @property
