@@ -1,7 +1,7 @@
 """The base of the package's values: frozen objects that are equal when their fields are.
 
 A value works as `@dataclass(frozen=True, slots=True)` makes it. That decorator generates the code
-of eight methods for each class, which took a quarter of the time of `import headgate`. So these
+of six methods for each class, which took a quarter of the time of `import headgate`. So these
 methods stand here, once, and `with_fields` only lists the fields.
 """
 
