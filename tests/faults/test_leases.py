@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-import headgate
-from headgate import Concurrency, LeaseLostError, Limiter, Rate, log_writer
+from headgate import Concurrency, LeaseLostError, Limiter, Rate, lease_watch, log_writer
 from headgate.internals import queue_of
 from headgate.stores.redis.session.grants import Grants
 from tests.faults.proxy import Proxy
@@ -190,8 +189,8 @@ async def test_a_lease_that_ends_without_an_answer_is_logged_too(
 @pytest.fixture
 def cautious(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies are cancelled so early that a busy machine does not make them late."""
-    monkeypatch.setattr(headgate.lease_watch, "MARGIN", 0.7)
-    monkeypatch.setattr(headgate.lease_watch, "MARGIN_FRACTION", 0.5)
+    monkeypatch.setattr(lease_watch, "MARGIN", 0.7)
+    monkeypatch.setattr(lease_watch, "MARGIN_FRACTION", 0.5)
 
 
 @pytest.mark.usefixtures("cautious")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import headgate
+import headgate.lease_watch
 from headgate import Limiter
 from headgate.internals import queue_of
 from tests import virtual
