@@ -216,12 +216,7 @@ class Permit:
         or Quota counts.
         """
         units = check_settlement(self._queue.declared, self._queue.name, actual)
-        known = {**ONE_EACH, **self.units, **self._actual}
-        if not self._queue.owns(self):  # in a fork's child: the parent may give the same back
-            units = {unit: max(amount, known.get(unit, 0)) for unit, amount in units.items()}
-        extras = {unit: amount - known.get(unit, 0) for unit, amount in units.items()}
-        self._actual = {**self._actual, **units}
-        self._queue.settle(self, {unit: extra for unit, extra in extras.items() if extra})
+        self._queue.settle(self, note_totals(self, units, self._queue.owns(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
@@ -285,6 +280,22 @@ def report_loss(permit: Permit) -> bool:
     is_news = permit.lost and not permit._reported
     permit._reported = permit._reported or is_news
     return is_news
+
+
+def note_totals(permit: Permit, units: Units, owned: bool) -> Units:
+    """Note the totals of a settlement. Returns by how much they differ from those before."""
+    while True:
+        before = permit._actual
+        known = {**ONE_EACH, **permit.units, **before}
+        if not owned:  # in a fork's child: the parent may give the same back
+            units = {unit: max(amount, known.get(unit, 0)) for unit, amount in units.items()}
+        extras = {unit: amount - known.get(unit, 0) for unit, amount in units.items()}
+        after = {**before, **units}
+        # If another settlement came meanwhile, compare with its totals. No call comes before the
+        # writing, so neither a thread nor a signal handler does.
+        if permit._actual is before:
+            permit._actual = after
+            return {unit: extra for unit, extra in extras.items() if extra}
 
 
 def redirect(permit: Permit, around: Callable[[Issuer], Issuer]) -> None:

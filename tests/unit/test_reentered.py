@@ -11,13 +11,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
-from headgate import Concurrency, Limiter, LimiterClosedError, Rate
+from headgate import Concurrency, Limiter, LimiterClosedError, Permit, Rate
 from headgate.clock import Clock
 from headgate.stores.memory.store import MemoryStore
+from tests.conformance.test_key_states import at_place
 from tests.local_waiters import assert_all_free
 
 
@@ -240,3 +242,24 @@ def test_two_threads_that_are_inside_one_queue_each_can_call_the_others(name: st
     assert errors == []
     for scene in scenes:
         scene.permit.release()
+
+
+@pytest.mark.parametrize("limit", [Rate(100, per=3600, unit="tokens"), "100 tokens/hour"], ids=str)
+@pytest.mark.parametrize("total", [50, 60])
+def test_a_settlement_inside_a_settlement_charges_nothing_twice(
+    limit: Rate | str, total: int
+) -> None:
+    """H1: at whatever place a signal handler settles the permit that is being settled."""
+    place, more = 0, True
+    while more:
+        limiter = Limiter("settled", limit, store=MemoryStore(InterruptedClock()))
+        permit = limiter.try_acquire(tokens=10)
+        assert isinstance(permit, Permit)
+        handler = partial(permit.settle, tokens=total)
+        more = at_place(place, partial(permit.settle, tokens=50), handler)
+        used = limiter.status().limits[0].used
+        assert used in {50, total}, place
+        permit.settle(tokens=55)
+        assert limiter.status().limits[0].used == 55
+        place += 1
+    assert place > 20
