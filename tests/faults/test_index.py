@@ -499,6 +499,22 @@ async def test_a_silent_waiter_is_listed_without_a_life(
     await (await soon(waiter)).arelease()
 
 
+async def test_a_living_waiter_is_listed_as_alive_beside_thousands_of_sessions(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
+    limiter = Limiter(name, Concurrency(1), store=own_server.url)
+    permit = await limiter.acquire()
+    waiter = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 1)
+    seconds, _ = own_admin.time()
+    others = {f"other-{number}.1": seconds * 1_000_000 for number in range(6000)}
+    own_admin.zadd(f"headgate:{{{name}}}:who", others)
+    found = await read_members(store_of(own_server.url).topology, name)  # type: ignore[attr-defined]
+    assert [each.alive_for is not None for each in found.waiters] == [True]
+    await permit.arelease()
+    await (await soon(waiter)).arelease()
+
+
 # Keys ---------------------------------------------------------------------------------------------
 
 

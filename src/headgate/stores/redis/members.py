@@ -14,7 +14,6 @@ from headgate.stores.members import MOST, Holder, Label, Members, Waiter
 from headgate.stores.redis.protocol.index import ID, LABELS, living, parse_label
 from headgate.stores.redis.protocol.members import (
     HOLDING,
-    SESSIONS,
     WAITING,
     held_since,
     lease_end,
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
     from headgate.stores.redis.transport.topology import Topology
 
-MOST_SESSIONS = 5000  # of so many sessions at most, the end of life is read
-
 
 async def read_members(topology: Topology, name: str) -> Members:
     """The members of an encoded name, or of an encoded `name:key`.
@@ -41,11 +38,11 @@ async def read_members(topology: Topology, name: str) -> Members:
     call, key = "read_members()", f"headgate:{{{name}}}"
     who = f"{key}:who"
 
-    def members_with(scores: tuple[str, str], most: int) -> tuple[str, tuple[str, ...]]:
-        limit = "WITHSCORES", "LIMIT", "0", str(most)
+    def members_with(scores: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+        limit = "WITHSCORES", "LIMIT", "0", str(MOST)
         return key, ("ZRANGEBYSCORE", who, *scores, *limit)
 
-    time, program, holding, waiting, holders, waiters, sessions = await replies_to(
+    time, program, holding, waiting, holders, waiters = await replies_to(
         topology,
         call,
         [
@@ -53,18 +50,21 @@ async def read_members(topology: Topology, name: str) -> Members:
             (key, ("HMGET", key, "limits", "offer")),
             (key, ("ZCOUNT", who, *HOLDING)),
             (key, ("ZCOUNT", who, *WAITING)),
-            members_with(HOLDING, MOST),
-            members_with(WAITING, MOST),
-            members_with(SESSIONS, MOST_SESSIONS),
+            members_with(HOLDING),
+            members_with(WAITING),
         ],
     )
     now = moment(time)
-    found = [*pairs(holders), *pairs(waiters)]
-    labels = await read_labels(topology, int(time[0])) if found else {}
+    labels = await read_labels(topology, int(time[0])) if holders or waiters else {}
+    sessions = {session_of(member) for member, _ in pairs(waiters)}
+    scores = [(who, ("ZSCORE", who, session)) for session in sessions]
+    ends = await replies_to(topology, call, scores) if scores else []
+    # A session without a score is unknown by now.
+    lives = {session: float(end or 0) for session, end in zip(sessions, ends, strict=True)}
     reader = MemberReader(declared_in(program), labels, now)
     return Members(
         reader.holders(pairs(holders)),
-        reader.waiters(pairs(waiters), dict(pairs(sessions))),
+        reader.waiters(pairs(waiters), lives),
         holding,
         waiting,
     )
@@ -139,13 +139,13 @@ class MemberReader:
         )
 
     def waiters(
-        self, found: Iterable[tuple[str, float]], sessions: dict[str, float]
+        self, found: Iterable[tuple[str, float]], lives: dict[str, float]
     ) -> tuple[Waiter, ...]:
         return tuple(
             Waiter(
                 *self._common(member),
                 position,
-                self._alive_for(sessions.get(session_of(member), 0)),
+                self._alive_for(lives[session_of(member)]),
                 seconds_since(waits_since(score), self._now),
             )
             for position, (member, score) in enumerate(found)

@@ -15,8 +15,8 @@ from headgate.gate.gate import ONE_EACH
 
 MOST = 2**52
 HOLDERS = -MOST + 2**48  # the score of a holder whose lease ends at 0
-# The scores of each kind, from the least to the greatest.
-WAITING, HOLDING, SESSIONS = ("-inf", str(HOLDERS - 1)), (str(HOLDERS), "-1"), ("0", "+inf")
+# The scores of each kind, from the least to the greatest. Those of sessions begin at 0.
+WAITING, HOLDING = ("-inf", str(HOLDERS - 1)), (str(HOLDERS), "-1")
 
 
 PLACE = 16  # microseconds, and one place. Twin: PLACE in queue.lua
