@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import random
+import threading
 from collections.abc import Callable
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
 from headgate.http import token_estimates
 from headgate.http.token_estimates import FIRST_OUTPUT, Estimates, Known
+from headgate.stores.redis import texts
+from headgate.stores.redis.texts import RedisTexts
+from headgate.stores.redis.transport.questions import replies_to
+from headgate.stores.registry import store_of
 from tests.machine import scaled
 from tests.servers import Server
 
@@ -194,6 +201,36 @@ def test_a_text_has_a_key_that_expires(redis_url: str, redis_server: Server, nam
     wait_until(lambda: admin.pttl(key) != -1)  # it is set by the next command
 
     assert 0 < admin.pttl(key) <= 86_400_000
+    admin.delete(key)
+
+
+def test_a_slow_write_of_an_older_text_does_not_replace_the_newer(
+    redis_url: str, redis_server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection of the first write is slow."""
+    written: list[str] = []
+    are_asked = threading.Event()
+
+    async def reply(topology: Any, kind: str, questions: Any) -> list[Any]:
+        is_first = not written
+        written.append(questions[0][1][-1])
+        if is_first:
+            await asyncio.to_thread(are_asked.wait, 5)
+            await asyncio.sleep(0.1)
+        return await replies_to(topology, kind, questions)
+
+    monkeypatch.setattr(texts, "replies_to", reply)
+    store = RedisTexts(store_of(redis_url).topology)  # type: ignore[attr-defined]
+    for text in ("1", "2", "3"):
+        store.write_later("words", name, text)
+    are_asked.set()
+    wait_until(lambda: written and not store._tasks)
+
+    key, admin = f"headgate:{{/words}}:{name}", redis_server.admin
+    assert admin.hget(key, "text") == "3"
+    assert written == ["1", "3"]
+    store.write_later("words", name, "4")
+    wait_until(lambda: admin.hget(key, "text") == "4")
     admin.delete(key)
 
 

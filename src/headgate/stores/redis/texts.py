@@ -6,6 +6,7 @@ Each text has a key of its own, which expires. A failure is logged at DEBUG, and
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ class RedisTexts:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._tasks: set[asyncio.Task[None]] = set()
+        # By process and key: the latest text, while a task of that process writes the key.
+        self._unwritten: dict[tuple[int, str], str] = {}
 
     def read_later(self, kind: str, name: str, on_text: Callable[[str], None]) -> None:
         """Read a text, and call `on_text` with it in another thread. Without a text, do nothing."""
@@ -42,11 +45,22 @@ class RedisTexts:
         self._begin(kind, read)
 
     def write_later(self, kind: str, name: str, text: str) -> None:
+        """Write a text. Of several, the latest stays."""
         key = key_of(kind, name)
-        commands = ("HSET", key, FIELD, text), ("PEXPIRE", key, str(LIFETIME))
 
         async def write() -> None:
-            await replies_to(self._topology, kind, [(key, command) for command in commands])
+            own = os.getpid(), key
+            is_writing, written = own in self._unwritten, None
+            self._unwritten[own] = text
+            if is_writing:  # The other task goes on with this text: two writes could overtake.
+                return
+            try:
+                while (latest := self._unwritten[own]) != written:
+                    commands = ("HSET", key, FIELD, latest), ("PEXPIRE", key, str(LIFETIME))
+                    await replies_to(self._topology, kind, [(key, each) for each in commands])
+                    written = latest
+            finally:
+                del self._unwritten[own]
 
         self._begin(kind, write)
 
