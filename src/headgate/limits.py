@@ -100,7 +100,9 @@ class Rate(Value):
     ) -> None:
         amount, per = tokens("Rate", "amount", amount), seconds("Rate", "per", per)
         most = ceil(amount) if capacity is None else positive_int("Rate", "capacity", capacity)
-        _refuse_uncountable(amount, per, most)
+        slack = seconds("Rate", "slack", slack, zero=True)
+        _refuse_too_long("Rate", per, slack)
+        _refuse_uncountable(amount, per, slack, most)
         self._set(
             amount=amount,
             per=per,
@@ -108,7 +110,7 @@ class Rate(Value):
             initial=filling("Rate", "initial", initial, most),
             steps=flag("Rate", "steps", steps),
             unit=check_unit("Rate", unit),
-            slack=seconds("Rate", "slack", slack, zero=True),
+            slack=slack,
         )
 
     @property
@@ -148,6 +150,7 @@ class Window(Value):
             unit=check_unit("Window", unit),
             slack=seconds("Window", "slack", slack, zero=True),
         )
+        _refuse_too_long("Window", self.per, self.slack)
 
     def __str__(self) -> str:
         return f"{_counted(self.amount, self.unit)} in any {_period(self.per)}{_slack(self.slack)}"
@@ -205,12 +208,21 @@ class Quota(Value):
 Limit = Concurrency | Rate | Window | Quota
 
 
-def _refuse_uncountable(amount: float, per: float, capacity: int) -> None:
+def _refuse_too_long(call: str, per: float, slack: float) -> None:
+    if microseconds(per) + microseconds(slack) >= TEN_YEARS * 1_000_000:
+        raise ValueError(
+            f"{call}(per={plain(per)}, slack={plain(slack)}): slack lengthens the period, and both "
+            f"together must be below {TEN_YEARS} seconds (ten years); write a shorter slack."
+        )
+
+
+def _refuse_uncountable(amount: float, per: float, slack: float, capacity: int) -> None:
     """Refuse a token that takes ten years, or whose parts a script could not count exactly."""
-    if amount < 1 and per / amount >= TEN_YEARS:
+    every = (per + slack) / amount
+    if amount < 1 and every >= TEN_YEARS:
         raise ValueError(
             f"Rate(amount={plain(amount)}, per={plain(per)}): a token would come every "
-            f"{plain(per / amount)} seconds, and must come within ten years; write a larger amount."
+            f"{plain(every)} seconds, and must come within ten years; write a larger amount."
         )
     if not isinstance(amount, int) and capacity >= WHOLE_FROM:
         raise ValueError(

@@ -107,7 +107,7 @@ def seconds(
         lowest = f"at least {plain(least)} seconds" if least > 0 else "more"
         rule = f"{field} must be {'0 or ' if zero else ''}{lowest}"
         change = "write a longer time"
-    elif number >= TEN_YEARS:
+    elif microseconds(number) >= TEN_YEARS * 1_000_000:
         rule = f"{field} is in seconds and must be below {TEN_YEARS} (ten years)"
         change = "write a shorter time"
     else:

@@ -117,11 +117,21 @@ def test_every_example_of_the_documentation_works() -> None:
 counts = st.integers(1, 2**53 - 1)
 lengths = st.one_of(
     st.integers(1, validation.TEN_YEARS - 1),
-    st.floats(validation.MICROSECOND, validation.TEN_YEARS, exclude_max=True),
+    st.floats(validation.MICROSECOND, validation.TEN_YEARS - validation.MICROSECOND),
     st.integers(1, 10**7).map(lambda thousandths: thousandths / 1_000),
     st.sampled_from([0.001, 1, 60, 900, 3_600, 86_400, 604_800]),
 )
 slacks = st.one_of(st.just(0), lengths)
+
+
+@st.composite
+def periods(draw: st.DrawFn) -> tuple[float, float]:
+    """A period and its slack."""
+    per, slack = draw(lengths), draw(slacks)
+    assume(per + slack < validation.TEN_YEARS - 1)
+    return per, slack
+
+
 any_units = st.one_of(
     st.sampled_from(["requests", "permits", "tokens", "mb", "s", "minute", "second", "gpu2"]),
     st.text(string.ascii_lowercase, min_size=1, max_size=64),
@@ -147,9 +157,15 @@ def rates(draw: st.DrawFn) -> Rate:
         st.one_of(st.none(), counts if isinstance(amount, int) else st.integers(1, 2**21 - 1))
     )
     initial = draw(st.one_of(st.none(), st.integers(0, capacity or ceil(amount))))
-    per = draw(lengths)
-    assume(per / amount < validation.TEN_YEARS)
-    return Rate(amount, per, capacity, initial, draw(st.booleans()), draw(units), draw(slacks))
+    per, slack = draw(periods())
+    assume((per + slack) / amount < validation.TEN_YEARS)
+    return Rate(amount, per, capacity, initial, draw(st.booleans()), draw(units), slack)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    per, slack = draw(periods())
+    return Window(draw(counts), per, draw(units), slack)
 
 
 @st.composite
@@ -162,7 +178,7 @@ def quotas(draw: st.DrawFn) -> Quota:
 limits = st.one_of(
     st.builds(Concurrency, counts, lengths, units),
     rates(),
-    st.builds(Window, counts, lengths, units, slacks),
+    windows(),
     quotas(),
 )
 

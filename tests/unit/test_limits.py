@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
-from headgate.validation import show
+from headgate.validation import TEN_YEARS, show
 
 NAN, INF = math.nan, math.inf
 
@@ -194,6 +194,26 @@ def test_parts_of_a_token_that_cannot_be_counted_are_refused_with_a_way_out(
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=way):
         made()
+
+
+@pytest.mark.parametrize("kind", [Rate, Window])
+def test_a_period_and_its_slack_are_below_ten_years_together(kind: Any) -> None:
+    way = rf"{kind.__name__}\(per=1, slack=315359999\): .*\(ten years\); write a shorter slack"
+    with pytest.raises(ValueError, match=way):
+        kind(5, per=1, slack=TEN_YEARS - 1)
+    assert kind(5, per=1, slack=TEN_YEARS - 1.000_001).per == 1
+
+
+def test_the_slack_counts_for_the_time_of_a_token() -> None:
+    with pytest.raises(ValueError, match="a token would come every 400000000 seconds"):
+        Rate(0.5, per=10**8, slack=10**8)
+
+
+@pytest.mark.parametrize("kind", [Concurrency, Rate, Window, Quota])
+def test_a_time_that_rounds_up_to_ten_years_is_too_long(kind: Any) -> None:
+    """In whole microseconds, as a store counts."""
+    field = "lease" if kind is Concurrency else "per"
+    assert "must be below 315360000" in refused(ValueError, kind, **{field: TEN_YEARS - 1e-7})
 
 
 @pytest.mark.parametrize(("kind", "field"), PERIODS + SLACKS)

@@ -24,6 +24,9 @@ SECOND = 1_000_000
 # for 256 full buckets stays within 2^53.
 LARGEST = 2**45
 LONGEST = TEN_YEARS * SECOND - 1  # the longest period, in microseconds
+# So the steady refill of a large bucket is slower by a thousandth at most.
+FEWEST = 1000  # ticks of a period
+STEP = 100_000  # microseconds: the longest tick that brings several whole tokens
 ATTEMPTS = 10  # to find a steady rate that becomes a rule
 
 
@@ -68,13 +71,17 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
     """Price, gain and tick of a steady refill.
 
     A tick is a microsecond, or 10, 100, ... of them where the numbers would be too large. The ticks
-    of the period are rounded up, so the refill is never too fast.
+    of the period are rounded up, so the refill is never too fast. If they would be few and long,
+    as for billions of tokens, each tick brings whole tokens.
     """
     tick = 1
     while True:
         ticks = -(-per // tick)
         shared = gcd(amount, ticks)
-        if capacity * ticks // shared < LARGEST or ticks == 1:
+        if tick > 1 and ticks < FEWEST:
+            gain = max(1, min(amount, capacity, amount * STEP // per))
+            return 1, gain, -(-gain * per // amount)
+        if capacity * ticks // shared < LARGEST:
             return ticks // shared, amount // shared, tick
         tick *= 10
 
