@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 from headgate.keys import title, unquoted
 from headgate.log_writer import log
@@ -63,13 +62,8 @@ class Declarations:
         self._former = former
 
 
-class Place(NamedTuple):
-    program: str
-    file: str
-    line: int
-
-
-Written = dict[str, Place | None]  # by name; None: a disagreement was logged for it
+# By name: the limits as a program, and the line of code. None: a disagreement was logged for it.
+Written = dict[str, tuple[str, str] | None]
 MOST_WRITTEN = 4096  # names of one store whose places are remembered
 
 
@@ -81,21 +75,24 @@ def note_limits(written: Written, name: str, program: str) -> None:
     if known is None:
         if len(written) >= MOST_WRITTEN:
             written.clear()
-        written[name] = place_of(program)
-    elif known.program != program:
+        written[name] = program, line_of_user()
+    elif known[0] != program:
+        former, line = known
         written[name] = None
-        place = place_of(program)
         log(
             logging.WARNING,
-            "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. "
+            "Two limiters of one name disagree: %s is made with %s at %s, and with %s at %s. "
             "The one that acquires later replaces the limits of the other. Give both the same "
             "limits, take them from the store with Limiter.attach, or call update().",
-            *(title(name), in_words(known.program), known.file, known.line),
-            *(in_words(program), place.file, place.line),
+            title(name),
+            in_words(former),
+            line,
+            in_words(program),
+            line_of_user(),
         )
 
 
-def place_of(program: str) -> Place:
+def line_of_user() -> str:
     """The line of code outside this package that makes the limiter. No frame is kept."""
     frame = sys._getframe(2)
     while (
@@ -103,7 +100,7 @@ def place_of(program: str) -> Place:
         and frame.f_globals.get("__name__", "").partition(".")[0] == "headgate"
     ):
         frame = frame.f_back
-    return Place(program, frame.f_code.co_filename, frame.f_lineno)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def warn_of_processes(name: str, declared: str, holds: str) -> None:
