@@ -2,8 +2,9 @@
 of each, and the remains.
 
 Here keys are made, batch by batch, and the memory of the server and of this process is read then.
-Exit status: 1 when a key has no TTL or outlives it, when this process grew with the keys, or held
-more than 3 connections. 2 when nothing could be measured.
+Exit status: 1 when a key has no TTL or outlives it, when an idle key takes more than 400 bytes or
+more than one key of Redis, when this process grew with the keys, or held more than 3 connections.
+2 when nothing could be measured.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,7 @@ LEAK, NOISE = (
     # bytes a key by which this process may grow after the first tenth, and a size that is noise in
     # any case
 )
+SMALL = 400  # bytes of Redis that an idle key takes at most
 BEYOND = 5.0  # seconds after the last TTL: then nothing may be left
 SPARE = "SLACK = 60000000"  # the script adds this to a TTL, to write it seldom
 
@@ -66,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=int,
         default=LIVE,
         metavar="N",
-        help=f"keys with a permit held, and then with a waiter; {LIVE:,} unless told",
+        help=f"keys that are held or waited for, and idle again; {LIVE:,} unless told",
     )
     add(
         "--brief",
@@ -86,6 +89,7 @@ def measured(url: str, keys: int, live: int, brief: int) -> bool:
     with Redis.from_url(url) as server:
         asyncio.run(idle_keys(url, server, keys, found))
         asyncio.run(live_keys(url, server, live, found))
+        asyncio.run(idle_again(url, server, live, found))
         gone_keys(url, server, brief, found)
     for wrong in found.wrong:
         table.say(f"!!! {wrong}")
@@ -241,6 +245,85 @@ async def go_home(waiting: Sequence[asyncio.Task[Permit]], permits: Sequence[Per
         with suppress(asyncio.CancelledError):
             await task
     await asyncio.gather(*(permit.arelease() for permit in permits))
+
+
+# Idle again ---------------------------------------------------------------------------------------
+
+
+async def idle_again(url: str, server: Redis, keys: int, found: Findings) -> None:
+    """Keys that were held or waited for, measured at once, and when their sets have expired."""
+    from headgate import Concurrency, Limiter, Rate
+
+    rate, permits = Rate(100, per=REMEMBERED), Concurrency(1)
+    rows = []
+    for name, title, limits, work in (
+        ("entered", "entered: a Rate", (rate,), entered),
+        ("held", "held: a Concurrency and a Rate", (permits, rate), entered),
+        ("waited", "waited for: a Concurrency", (permits,), waited_for),
+        ("another", "waited for by another process: the same", (permits,), None),
+    ):
+        server.flushall()
+        limiter = Limiter(name, *limits, store=url)
+        await entered(limiter["first"])
+        before, limiters = used(server), [limiter[f"tenant-{number}"] for number in range(keys)]
+        if work is not None:
+            await at_once(work, limiters)
+        else:
+            await waited_for_by_another(url, limiters)
+        now, count = (used(server) - before) / keys, server.dbsize() / (keys + 1)
+        end_sets(server)
+        later = (used(server) - before) / keys
+        rows.append((title, f"{now:,.0f}", f"{count:.2f}", f"{later:,.0f}", ""))
+        if work is not None:  # with two sessions, a key has a record more, and its set
+            found.check(now <= SMALL, f"{title}: {now:,.0f} bytes for a key that is idle again")
+            found.check(
+                round(count, 2) <= 1, f"{title}: {count:.2f} keys of Redis for one that is idle"
+            )
+    table.say(f"\n{keys:,} idle keys")
+    table.columns(("each was", "bytes of Redis", "Redis keys", "when sets have ended", ""), rows)
+
+
+async def waited_for(limiter: Limiter) -> None:
+    permit = await limiter.acquire()
+    waiting = asyncio.create_task(limiter.acquire())
+    await limiter.astatus()  # it is asked behind the waiter
+    await permit.arelease()
+    await (await waiting).arelease()
+
+
+async def waited_for_by_another(url: str, limiters: Sequence[Limiter]) -> None:
+    permits: list[Permit] = await at_once(permit_of, limiters)
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=wait_for_all, args=(url, len(limiters), theirs), daemon=True
+    )
+    process.start()
+    await asyncio.to_thread(ours.recv)
+    await asyncio.gather(*(permit.arelease() for permit in permits))
+    await asyncio.to_thread(process.join)
+
+
+def wait_for_all(url: str, keys: int, parent: Connection) -> None:
+    asyncio.run(all_waited(url, keys, parent))
+
+
+async def all_waited(url: str, keys: int, parent: Connection) -> None:
+    from headgate import Limiter
+
+    limiter = Limiter.attach("another", store=url)
+    limiters = [limiter[f"tenant-{number}"] for number in range(keys)]
+    waiting = [asyncio.create_task(entered(each)) for each in limiters]
+    await at_once(status_of, limiters)  # they are asked behind the waiters
+    parent.send("all wait")
+    await asyncio.gather(*waiting)
+
+
+def end_sets(server: Redis) -> None:
+    """End the sets now, as their TTL would within 100 s."""
+    pipeline = server.pipeline(transaction=False)
+    for key in server.scan_iter("headgate:*:who", count=AT_ONCE):
+        pipeline.pexpire(key, 0)
+    pipeline.execute()
 
 
 # Expired keys -------------------------------------------------------------------------------------

@@ -224,6 +224,17 @@ async def test_many_keys_share_a_connection_and_each_has_a_ttl(own_server: Serve
     assert found.wrong == []
 
 
+async def test_many_keys_measures_keys_that_are_idle_again(
+    own_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bytes of so few keys are not exact, so their number counts."""
+    found = many_keys.Findings()
+    with Redis.from_url(own_server.url) as server:
+        await many_keys.idle_again(own_server.url, server, 200, found)
+    assert [wrong for wrong in found.wrong if "keys of Redis" in wrong] == []
+    assert "waited for by another process" in capsys.readouterr().out
+
+
 def test_a_key_without_a_ttl_is_found(own_server: Server) -> None:
     found = many_keys.Findings()
     with Redis.from_url(own_server.url) as server:
