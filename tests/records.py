@@ -9,13 +9,18 @@ from redis import Redis
 
 
 class Record(NamedTuple):
-    """`age`: not 0 if the server notifies the session. `reply`: from its verdict on."""
+    """`life`: 0 if the session is over. `words`: the verdict, or the words after "ok now"."""
 
-    alive_until: int
+    now: int
     last: int
-    age: int
+    life: int
     run: int
-    reply: bytes
+    words: bytes
+
+    @property
+    def is_notified(self) -> bool:
+        """Whether the server that wrote the record notifies the session."""
+        return self.run != -1
 
 
 def records(raw: Redis, key: str) -> dict[bytes, Record]:

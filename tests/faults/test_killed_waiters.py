@@ -35,7 +35,7 @@ LIMIT = Concurrency(1, lease=30.0)
 def listening(server: Server, name: str) -> int:
     """How many sessions of a name have asked the server for notifications (reply_cache.lua)."""
     with Redis(port=server.port) as raw:
-        return sum(each.age != 0 for each in records(raw, f"headgate:{{{name}}}").values())
+        return sum(each.is_notified for each in records(raw, f"headgate:{{{name}}}").values())
 
 
 @pytest.mark.parametrize("dead", [1, pytest.param(3, marks=pytest.mark.proof)])

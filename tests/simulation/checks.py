@@ -23,7 +23,7 @@ from headgate.gate.token_bucket import TokenBucketRule
 from headgate.stores.redis.protocol.replies import Answer, read_answers, read_outbox
 from headgate.stores.redis.session.loop_session import LoopSession
 from tests.simulation.loop import SECOND, ProcessLoop, World
-from tests.twins.model import units_of
+from tests.twins.kept import units_of
 
 if TYPE_CHECKING:
     from headgate.permit import Permit

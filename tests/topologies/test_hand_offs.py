@@ -257,7 +257,7 @@ def keys_of(node: Node) -> Iterator[Redis]:
 def listening(node: Node, name: str) -> list[bytes]:
     """The sessions of `name` that have asked the server for notifications (reply_cache.lua)."""
     with keys_of(node) as raw:
-        return [session for session, each in records(raw, key_of(name)).items() if each.age]
+        return [session for session, each in records(raw, key_of(name)).items() if each.is_notified]
 
 
 def moments(node: Node, name: str) -> dict[bytes, float]:

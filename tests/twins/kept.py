@@ -1,4 +1,4 @@
-"""The model's record of sessions and of limits that were replaced, and its gate."""
+"""The model's record of sessions and of limits that were replaced, its gate and its readers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,29 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headgate.gate.gate import Gate
-from tests.twins.wire import Call, Reply
+from headgate.gate.compile import Declaration
+from headgate.gate.compile import parsed as rule_of
+from headgate.gate.gate import Gate, Rule, Units
+from headgate.request import NOTHING
+from tests.twins.wire import Answer, Call, Reply
 
 FORMER = 8  # declarations that are remembered
 HOLD = 60_000_000  # for so long limits that another process has replaced are not taken again
+
+
+def units_of(text: str) -> Units:
+    if text == NOTHING:
+        return {}
+    return {unit: int(number) for unit, number in (part.split("=") for part in text.split(","))}
+
+
+def done(count: int, asked: int) -> list[Answer]:
+    """The answer to many returns: how many were there, not which."""
+    return [("done", 1, 1, 0)] * count + [("done", 1, 0, 0)] * (asked - count)
+
+
+def rules_of(program: str) -> tuple[Rule, ...]:
+    return Declaration([rule_of(text) for text in program.split(";")]).rules()
 
 
 @dataclass

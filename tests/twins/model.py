@@ -13,12 +13,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from headgate.gate.compile import Declaration
-from headgate.gate.compile import parsed as rule_of
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
-from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
-from headgate.request import NOTHING
-from tests.twins.kept import PatientGate, Record, Replaced, client_of, end_that_says
+from headgate.gate.gate import Gate, Grant, Refuse, Units, Wait
+from tests.twins.kept import (
+    PatientGate,
+    Record,
+    Replaced,
+    client_of,
+    done,
+    end_that_says,
+    rules_of,
+    units_of,
+)
 from tests.twins.wire import (
     Acquire,
     Amend,
@@ -60,30 +66,19 @@ GRANTS = 1000  # the most grants of one call to waiters (S9)
 OutboxItem = tuple[int, int, int, int]  # number, moment, fence, lease
 
 
-def units_of(text: str) -> Units:
-    if text == NOTHING:
-        return {}
-    return {unit: int(number) for unit, number in (part.split("=") for part in text.split(","))}
-
-
-def done(count: int, asked: int) -> list[Answer]:
-    """The answer to many returns: how many were there, not which."""
-    return [("done", 1, 1, 0)] * count + [("done", 1, 0, 0)] * (asked - count)
-
-
 @dataclass
 class Model:
     """The state of one name, and `call`."""
 
     gate: PatientGate | None = None
     program: str = ""
-    # No process has declared the program: a limiter has paused or drained a new name.
-    offered: bool = False
+    offered: bool = False  # no process has declared the program: it was paused or drained
     replaced: Replaced = field(default_factory=Replaced)
     until: int = 0  # for an update or a pause, everything is remembered at least until then
     records: dict[str, Record] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)  # sessions, and until when
     members_end: int = 0  # until when the key of the members lives; 0: there is none
+    tidied_at: int = 0  # when the name was last made small
     outbox: defaultdict[str, list[OutboxItem]] = field(default_factory=lambda: defaultdict(list))
     holders: dict[Caller, int] = field(default_factory=dict)
     next_expiry: int = 0
@@ -100,9 +95,8 @@ class Model:
     )
     unheard: Collection[str] = ()  # clients that receive no notification of the present call
     run: int = 0  # of the server that runs the present call
-    first: dict[Caller, int] = field(
-        default_factory=dict
-    )  # waiters before all that were granted nothing, by fence
+    # Waiters before all that were granted nothing, by fence.
+    first: dict[Caller, int] = field(default_factory=dict)
 
     def call(
         self,
@@ -160,7 +154,7 @@ class Model:
         if call.program != self.program:
             self.follow(gate, call.program, now)
         kept = self.outbox.pop(call.session, None) if fast else None
-        reply = Turn(self, call, gate).reply(alive_until)
+        reply = Turn(self, call, gate).reply(alive_until, fast)
         if kept:  # the fast path does not read it
             self.outbox[call.session] = kept
         self.offered = self.offered and call.declares in (3, 4)
@@ -189,7 +183,7 @@ class Model:
     def begin(self, program: str, now: int) -> None:
         self.replaced, self.until, self.offered = Replaced(), 0, False
         self.gate, self.program = PatientGate(rules_of(program), now), program
-        self.alive, self.holders, self.members_end = {}, {}, 0
+        self.alive, self.holders, self.members_end, self.tidied_at = {}, {}, 0, 0
         self.next_expiry, self.held, self.queued, self.cursor = 0, 0, 0, 0
         self.restarted_at, self.sweep = now, now
 
@@ -333,10 +327,6 @@ class Model:
         self.next_expiry = min(self.holders.values(), default=0)
 
 
-def rules_of(program: str) -> tuple[Rule, ...]:
-    return Declaration([rule_of(text) for text in program.split(";")]).rules()
-
-
 class Turn:
     """One call while it is decided."""
 
@@ -349,7 +339,7 @@ class Turn:
         self.notified: list[str] = []  # sessions that are notified of that
         self.living = {call.session: True}  # the sessions that this call found alive, or not
 
-    def reply(self, alive_until: int) -> Reply:
+    def reply(self, alive_until: int, fast: bool) -> Reply:
         model, call = self.model, self.call
         self.sweep()
         answers = merged(self.each_answered())
@@ -360,6 +350,8 @@ class Turn:
         if self.gate.whole_pause:
             self.gate.pause_whole(self.gate.t, 0)
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
+        if alive_until and not fast:
+            self.tidy()
         model.extend()
         reply = Reply(
             call.session,
@@ -445,6 +437,20 @@ class Turn:
             model.records.pop(session, None)
             model.outbox.pop(session, None)
         return t + WAITER
+
+    def tidy(self) -> None:
+        """An idle name is made small, once in a while: it needs no members for one session."""
+        model, t = self.model, self.gate.t
+        busy = self.gate.queue or model.held or not model.members_end
+        if busy or model.tidied_at + WAITER > t:
+            return
+        model.tidied_at, model.notified = t, None
+        for request in self.call.requests:
+            for caller in request.callers if isinstance(request, Release) else ():
+                if caller.session == self.call.session:
+                    self.recall(caller.number)
+        if len(model.alive) == 1 and not self.call.clustered:
+            model.members_end = model.next_expiry = model.sweep = model.cursor = 0
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -680,9 +686,8 @@ class Turn:
             for waiter, grant in granted:
                 lease = self.model.lease()
                 if lease is not None and waiter.session != self.call.session:
-                    lease = min(
-                        lease, self.model.alive[waiter.session] - self.gate.t
-                    )  # it may be dead, and be found out (L3)
+                    # It may be dead, and be found out (L3).
+                    lease = min(lease, self.model.alive[waiter.session] - self.gate.t)
                 self.model.hold(waiter, grant, lease)
                 self.deliver(waiter, *grant, lease or 0)
         return None, NEVER
@@ -722,10 +727,8 @@ class Turn:
     def first_awake(self, head: Caller) -> Caller:
         """The first whose session is not about to die: it looks at the head."""
         for caller in islice(self.gate.queue, CLEANUP):
-            own, until = (
-                caller.session == self.call.session,
-                self.model.alive.get(caller.session, 0),
-            )
+            own = caller.session == self.call.session
+            until = self.model.alive.get(caller.session, 0)
             if not self.dead(caller.session) and (own or until - self.gate.t >= UNHEARD):
                 return caller
         return head
@@ -743,9 +746,7 @@ class Turn:
         box.append((caller.number, t, fence, lease))
 
     def recall(self, number: int) -> int:
-        """Take back the notification for a caller that has given up before it was read; its moment,
-        or 0.
-        """
+        """Take back a notification that was not read; its moment, or 0."""
         for item in self.own:
             if item[0] == number:
                 self.own.remove(item)

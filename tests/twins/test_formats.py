@@ -15,7 +15,7 @@ from tests.twins.wire import LUA, NOON, Acquire, Call, Status, Wire
 
 LIMITS = "bucket requests 5 1 1 1000000 5"
 FIRST, OLDER = b"\x8e, as the first one began", b"\x01 and numbers"
-NEWER = [b"\x07 and more numbers", b"\x7f and whatever"]
+NEWER = [b"\x08 and more numbers", b"\x7f and whatever"]
 
 DEFINED, _, _ = LUA.whole.text.decode().rpartition("\n")  # all of the script but its call
 IS_SOUND = f"{DEFINED}\nreturn Limits.are_sound(ARGV[1]) and 1 or 0"

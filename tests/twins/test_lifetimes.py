@@ -10,9 +10,10 @@ import pytest
 import redis
 
 from headgate.gate.compile import program, rules_of
-from headgate.limits import Concurrency, Window
+from headgate.limits import Concurrency, Rate, Window
 from tests.twins.driver import FOR_EVER
-from tests.twins.wire import NOON, Acquire, Call, Status, Wire
+from tests.twins.model import WAITER
+from tests.twins.wire import NOON, Acquire, Call, Caller, Release, Reply, Request, Status, Wire
 
 LIMITS = program(rules_of([Concurrency(10, lease=30), Window(10, per=1)]))
 
@@ -71,3 +72,156 @@ def test_a_name_with_expired_members_is_one_small_key_again(wire: Wire) -> None:
     wire.call(Call(limits, f"{wire.token}-0.1", 2, (Status(),), declares=0), NOON + 200_000_000)
     assert set(wire.lives()) == {wire.key}
     assert sum(field[:1] == b"r" for field in wire.client.hkeys(wire.key)) == 1
+
+
+# An idle name is small ---------------------------------------------------------------------------
+
+HELD = program(rules_of([Concurrency(2, lease=30), Rate(100, per=86400)]))
+
+
+class Talk:
+    """One session's calls, in order."""
+
+    def __init__(self, wire: Wire, client: int) -> None:
+        self.wire, self.name, self.last = wire, f"{wire.token}-{client}.1", 0
+
+    def call(self, now: int, *requests: Request, clustered: bool = False) -> Reply:
+        self.last += 1
+        reply = self.wire.call(
+            Call(
+                HELD,
+                self.name,
+                self.last,
+                requests,
+                declares=int(self.last == 1),
+                clustered=clustered,
+            ),
+            now,
+        )
+        assert reply.verdict == "ok"
+        return reply
+
+    def holds(self, now: int, number: int, clustered: bool = False) -> None:
+        """Acquire a permit, and release it."""
+        self.call(now, Acquire(number), clustered=clustered)
+        self.call(now + 1, self.release(number), clustered=clustered)
+
+    def release(self, first: int, count: int = 1) -> Release:
+        return Release(Caller(self.name, first, "-"), count)
+
+
+def waited_for(wire: Wire, now: int) -> tuple[Talk, Talk]:
+    """Two sessions: the second has waited for both permits of the first, and holds them."""
+    holder, waiter = Talk(wire, 1), Talk(wire, 2)
+    holder.call(now, Acquire(1, 2))
+    waiter.call(now + 1, Acquire(1, 2))
+    holder.call(now + 2, holder.release(1))
+    holder.call(now + 2, holder.release(2))
+    return holder, waiter
+
+
+def is_list(wire: Wire) -> bool:
+    return bool(wire.client.object("encoding", wire.key) == b"listpack")
+
+
+def test_a_key_that_was_held_is_one_small_key(wire: Wire) -> None:
+    """S9: it is a list also while the permit is held."""
+    talk = Talk(wire, 1)
+    talk.call(NOON, Acquire(1))
+    assert set(wire.lives()) == set(wire.keys)
+    assert is_list(wire)
+
+    talk.call(NOON + 1, talk.release(1))
+
+    assert set(wire.lives()) == {wire.key}
+    assert wire.client.memory_usage(wire.key, samples=0) <= 400
+
+
+def test_a_key_that_a_session_has_waited_for_is_a_list_again(wire: Wire) -> None:
+    """S8, S9: the outbox made a table of it. The key is made anew, and has a TTL."""
+    _, waiter = waited_for(wire, NOON)
+    assert not is_list(wire)
+    wire.client.hset(wire.key, "told", "a former head")
+
+    waiter.call(NOON + 3, waiter.release(1, 2))
+    assert is_list(wire)
+    assert not wire.client.hexists(wire.key, "told")
+    assert 0 < wire.lives()[wire.key] <= 86_500_000
+
+
+def test_a_key_that_is_made_anew_keeps_its_records_and_outboxes(wire: Wire) -> None:
+    """S3, L5: a copy of a call gets the same reply, and an unread grant stays."""
+    holder, waiter = waited_for(wire, NOON)
+    before = wire.client.hgetall(wire.key)
+    _, other = waiter.call(NOON + 3, waiter.release(1, 2)), Talk(wire, 3)
+    after = wire.client.hgetall(wire.key)
+
+    changed = {b"told", b"state", f"r{waiter.name}".encode(), f"m{waiter.name}".encode()}
+    assert {k: v for k, v in before.items() if k not in changed} == {
+        k: v for k, v in after.items() if k not in changed
+    }
+    holder.last -= 1
+    assert holder.call(NOON + 4, holder.release(2)).t == NOON + 2
+    other.call(NOON + 5, Acquire(1))
+
+
+def test_a_key_with_a_long_value_is_not_made_anew(wire: Wire) -> None:
+    """S3: nothing is lost: it stays a table with all its fields."""
+    _, waiter = waited_for(wire, NOON)
+    wire.client.hset(wire.key, "former", "0" + "\n" + "x" * 64)
+    waiter.call(NOON + 3, waiter.release(1, 2))
+
+    assert not is_list(wire)
+    assert wire.client.hexists(wire.key, "former")
+    assert wire.client.hexists(wire.key, "limits")
+
+
+def test_a_key_with_many_fields_is_not_made_anew(wire: Wire) -> None:
+    """S9: the work of a call is bounded."""
+    _, waiter = waited_for(wire, NOON)
+    wire.client.hset(wire.key, mapping={f"r{number}": "x" for number in range(64)})
+    waiter.call(NOON + 3, waiter.release(1, 2))
+
+    assert not is_list(wire)
+    assert wire.client.hlen(wire.key) >= 64
+
+
+def test_a_damaged_name_begins_anew_in_a_call_that_leaves_it_idle(wire: Wire) -> None:
+    """F47: the head that was notified is gone with the state, so there is nothing to make anew."""
+    older = {"state": b"\x01 and numbers", "limits": HELD, "told": "a former head"}
+    wire.client.hset(wire.key, mapping=older)
+    talk = Talk(wire, 1)
+
+    talk.call(NOON, Acquire(1), talk.release(1))
+
+    assert set(wire.lives()) == {wire.key}
+    assert is_list(wire)
+
+
+def test_a_key_is_made_small_once_in_a_while(wire: Wire) -> None:
+    """A busy name must not pay for that at each release."""
+    talk = Talk(wire, 1)
+    talk.holds(NOON, 1)
+    assert set(wire.lives()) == {wire.key}
+
+    talk.holds(NOON + 2, 2)
+    assert set(wire.lives()) == set(wire.keys)
+    talk.holds(NOON + WAITER - 1, 3)
+    assert set(wire.lives()) == set(wire.keys)
+
+    talk.holds(NOON + WAITER, 4)
+    assert set(wire.lives()) == {wire.key}
+
+
+def test_a_name_in_a_cluster_keeps_both_keys(wire: Wire) -> None:
+    """A call with one of two keys missing would wait until the slot has moved."""
+    Talk(wire, 1).holds(NOON, 1, clustered=True)
+    assert set(wire.lives()) == set(wire.keys)
+
+
+def test_an_idle_name_with_two_sessions_keeps_its_members(wire: Wire) -> None:
+    """Both are alive, so a pause has to be published to both."""
+    first, second = Talk(wire, 1), Talk(wire, 2)
+    first.call(NOON, Status())
+    second.holds(NOON, 1)
+    assert set(wire.lives()) == set(wire.keys)

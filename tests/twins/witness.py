@@ -16,7 +16,8 @@ from headgate.gate.compile import parsed as rule_of
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Grant
 from headgate.gate.token_bucket import TokenBucketRule
-from tests.twins.model import KEEP, Model, PatientGate, units_of
+from tests.twins.kept import units_of
+from tests.twins.model import KEEP, Model, PatientGate
 from tests.twins.wire import (
     Acquire,
     Amend,

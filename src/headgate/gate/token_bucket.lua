@@ -121,14 +121,16 @@ end
 
 function TokenBucketRule.numbers(rule, t)
   local marks = rule.marks
-  if #marks == 0 then return rule.level, rule.at - t, rule.taken - t, rule.top end
+  local at, taken, top = rule.at - t, rule.taken - rule.at, rule.top - rule.size -- mostly short
+  if #marks == 0 then return rule.level, at, taken, top end
   local flat = {}
   for i, mark in ipairs(marks) do flat[2 * i - 1], flat[2 * i] = mark[1], mark[2] end
-  return rule.level, rule.at - t, rule.taken - t, rule.top, unpack(flat)
+  return rule.level, at, taken, top, unpack(flat)
 end
 
 function TokenBucketRule.restore(rule, t, level, at, taken, top, ...)
-  rule.level, rule.at, rule.taken, rule.top, rule.marks = level, t + at, t + taken, top, {}
+  rule.level, rule.at, rule.taken, rule.top = level, t + at, t + at + taken, top + rule.size
+  rule.marks = {}
   local flat = { ... }
   for i = 1, #flat, 2 do rule.marks[#rule.marks + 1] = { flat[i], flat[i + 1] } end
 end

@@ -40,9 +40,9 @@ function FastAcquire.run(its_keys, its_args)
   CLUSTERED = flags >= 4
   local reply_field = 'r' .. SESSION
   local stored = redis.call('HMGET', HASH, 'limits', 'state', reply_field)
-  local former, alive_until, last, verdict = ReplyCache.recall(stored[3])
+  local former, alive_until, last, last_now = ReplyCache.recall(stored[3])
   if former then return former end
-  if received ~= '0' and not ReplyCache.was_received(last, verdict, received) then return nil end
+  if received ~= '0' and not ReplyCache.was_received(last, last_now, received) then return nil end
   if stored[1] ~= PROGRAM or not stored[2] then return nil end
   if not State.load(PROGRAM, stored[2]) then return nil end
   server_time = clock()
@@ -52,13 +52,13 @@ function FastAcquire.run(its_keys, its_args)
     State.remember(stored[2])
     return nil
   end
+  if stored[3] and #stored[3] > SHORT then gate.large = true end
   take(costs, now, number, asked)
   alive_until = Sessions.stay_alive(alive_until)
   Expiry.extend()
-  verdict = 'ok ' .. Numbers.text(now) .. ' -1 0 grant 1 0 ' .. Numbers.text(gate.fence - now)
-    .. ' |'
+  local words = '-1 0 grant 1 0 ' .. Numbers.text(gate.fence - now) .. ' |'
   redis.call('HSET', HASH, 'state', State.save(), reply_field,
-    ReplyCache.pack(alive_until, CALL, flags % 4 == 2 and now or 0, verdict))
+    ReplyCache.pack(now, CALL, alive_until, flags % 4 == 2, words))
   Expiry.write()
-  return ReplyCache.reply(verdict)
+  return ReplyCache.done(now, words)
 end

@@ -30,14 +30,15 @@ Main = {}
 -- record, this server never knew the session, and has nothing to reject.
 local function lapse(record)
   Sessions.leave(SESSION)
-  if record then Sessions.write_record(SESSION, 0, CALL, 0, 'lapsed') end
+  if record then Sessions.write_record(SESSION, gate.t, CALL, 0, false, 'lapsed') end
   Expiry.extend()
   redis.call('HSET', HASH, 'state', State.save())
   Expiry.write()
   return ReplyCache.reply('lapsed')
 end
 
--- Makes the state ready for the operations, or returns a refusal.
+-- Makes the state ready for the operations, or returns a refusal. The second result is whether this
+-- call creates it.
 local function open_state(limits, state, alive_until, record, received, lost, waits)
   server_time = clock()
   local offer = not limits and state and redis.call('HGET', HASH, 'offer')
@@ -47,7 +48,7 @@ local function open_state(limits, state, alive_until, record, received, lost, wa
     if DECLARES == ASKED or PROGRAM == '' then return ReplyCache.reply('unknown') end
     Setup.create(PROGRAM, server_time, state)
     gate.offered = DECLARES == OFFERED
-    return nil
+    return nil, true
   end
   gate.offered = offer and true or false
   Gate.clamp(server_time)
@@ -135,6 +136,16 @@ local function update_limits()
   if gate.program ~= PROGRAM then Setup.follow() end
 end
 
+-- The limits are written only if they change.
+local function write(limits_stay, state, reply_field, record)
+  if limits_stay then
+    redis.call('HSET', HASH, 'state', state, reply_field, record)
+  else
+    redis.call('HSET', HASH, limits_field(), PROGRAM, 'state', state, reply_field, record)
+  end
+  Expiry.write()
+end
+
 function Main.run(its_keys, its_args)
   begin(its_keys, its_args)
   local received, flags = args[5], Numbers.parse(args[6])
@@ -148,12 +159,13 @@ function Main.run(its_keys, its_args)
   local limits, state, record, kept, told =
     unpack(redis.call('HMGET', HASH, 'limits', 'state', reply_field, outbox_field, 'told'))
   head_notified = told
-  local former, alive_until, last, former_verdict = ReplyCache.recall(record)
+  local former, alive_until, last, last_now = ReplyCache.recall(record)
   if former then return former end
-  local lost = received ~= '0' and not ReplyCache.was_received(last, former_verdict, received)
-  local refusal = open_state(limits, state, alive_until, record, received, lost, waits)
+  local lost = received ~= '0' and not ReplyCache.was_received(last, last_now, received)
+  local refusal, is_new = open_state(limits, state, alive_until, record, received, lost, waits)
   if refusal then return refusal end
 
+  Tidy.note(record, kept, told)
   Outbox.reset(kept)
   Holders.expire()
   update_limits()
@@ -168,13 +180,12 @@ function Main.run(its_keys, its_args)
   -- A session that ended itself in this call stays ended.
   alive_until = Sessions.alive_until(SESSION) and Sessions.stay_alive(alive_until) or 0
   if DECLARES == UPDATED then Expiry.outlast(DAY) end
+  local was_large = alive_until > 0 and Tidy.run()
   Expiry.extend()
-  local verdict = 'ok ' .. Numbers.text(gate.t) .. ' ' .. head .. ' ' .. answers
-    .. (answers == '' and '|' or ' |') .. Outbox.own()
-  local notified_at = notified and gate.t or 0
-  redis.call('HSET', HASH, limits_field(), PROGRAM, 'state', State.save(), reply_field,
-    ReplyCache.pack(alive_until, CALL, notified_at, verdict))
+  local words = head .. ' ' .. answers .. (answers == '' and '|' or ' |') .. Outbox.own()
+  local state, record = State.save(), ReplyCache.pack(gate.t, CALL, alive_until, notified, words)
   if kept then redis.call('HDEL', HASH, outbox_field) end
-  Expiry.write()
-  return ReplyCache.reply(verdict)
+  if was_large then Tidy.rewrite(state, reply_field, record) end
+  write(limits == PROGRAM and not is_new, state, reply_field, record)
+  return ReplyCache.done(gate.t, words)
 end

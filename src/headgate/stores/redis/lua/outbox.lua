@@ -75,6 +75,7 @@ function Outbox.take_back(number)
     end
     return '@' .. now .. string.gsub(items, ' (%d+) (%d+) (%-?%d+) (%d+) (%d+)', split)
   end)
+  if unread and not string.find(unread, '@%d+ %d') then unread = nil end -- no item is left
   return found
 end
 
@@ -157,7 +158,7 @@ end
 
 function Outbox.own()
   local own = boxes and boxes[SESSION]
-  local items = own and #own > 0
-    and ' @' .. Numbers.text(gate.t) .. ' ' .. table.concat(own, ' ') or ''
+  local items = own and #own > 0 and ' ' .. table.concat(own, ' ') or ''
+  if unread and items ~= '' then items = ' @' .. Numbers.text(gate.t) .. items end
   return (unread or '') .. items .. pause_left()
 end

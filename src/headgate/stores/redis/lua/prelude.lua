@@ -18,7 +18,8 @@
 -- Cluster every name has one.
 --
 -- Redis keeps a small HASH as a list while no value is longer than 64 bytes, and then a name takes
--- half as much memory. So the texts of state and record are short.
+-- half as much memory. So the texts of state and record are short. A longer one makes a table of
+-- HASH for good. So tidy.lua makes HASH anew when the name is idle again.
 --
 -- `gate` is the state during a call. All moments are microseconds of the server's clock.
 --   program, rules              the declaration as text, and a rule for each limit
@@ -34,6 +35,8 @@
 --                               which the search goes on
 --   restarted_at                requests that joined the queue before this moment were lost
 --   keys_end, members_end       until when HASH lives, and MEMBERS; 0: there is no MEMBERS
+--   tidied_at                   when the name was last tidied (tidy.lua); 0: not lately
+--   large                       HASH has had a long value since then
 --   offered                     no process has declared the limits
 --   converted                   MEMBERS is no list any more (membership.lua)
 --
@@ -47,7 +50,7 @@
 
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
-local FORMAT = 6 -- of the state and the records: raise it when their numbers change
+local FORMAT = 7 -- of the state and the records: raise it when their numbers change
 -- How long a session lives after a call. Twin: WAITER in session/recovery.py.
 local WAITER = 10000000
 -- How long the record of an expired session stays. Twin: KEEP in session/next_call.py.
@@ -60,6 +63,9 @@ local FORMER = 8 -- replaced limits that are remembered
 local DAY = 86400000000
 -- The values of `declares` (main.lua).
 local KNOWN, DECLARED, UPDATED, ASKED, OFFERED = '0', '1', '2', '3', '4'
+local SHORT = 64 -- Redis keeps a hash as a list if no value is longer (hash-max-listpack-value)
+local FEW = 64 -- and if it has few fields
+local PLACE = 16 -- places stay below 2^48 until the year 2112. Twin: PLACE of protocol/members.py
 local REMEMBERED = 100 -- declarations and states that stay in memory between calls
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
@@ -75,7 +81,8 @@ local need_ttl -- keys that this call may have created: they need a TTL
 local members_stay -- MEMBERS exists throughout this call: a session is in it
 local Kinds = {} -- makers of the rules of each kind
 local Numbers, Membership, Limits, State, Gate, RequestId, ReplyCache, Expiry
-local Holders, Sessions, Outbox, Queue, Repair, LimitsHistory, Setup, Operations, Main, FastAcquire
+local Holders, Sessions, Outbox, Queue, Repair, LimitsHistory, Setup, Operations, Tidy, Main
+local FastAcquire
 
 local function begin(its_keys, its_args)
   args, gate, need_ttl, members_stay = its_args, nil, nil, false

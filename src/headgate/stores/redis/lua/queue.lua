@@ -2,7 +2,6 @@
 
 Queue = {}
 
-local PLACE = 16 -- places stay below 2^48 until the year 2112. Twin: PLACE of protocol/members.py
 local EMPTY = {}
 local stretch -- how many requests are read next
 local front, at -- requests read from the beginning of the queue, and the index of the head in them

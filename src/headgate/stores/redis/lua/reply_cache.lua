@@ -1,6 +1,6 @@
--- The record of a session, as MessagePack: until when it is alive, its last call's number, how long
--- before the end of its life that call was (0: the server does not notify the session), the run of
--- the server, and the last reply without session and number.
+-- The record of a session, as MessagePack: the moment of its last call, that call's number, how
+-- long the session is alive after it (0: it is over), the server's run (-1: the server does not
+-- notify the session), and the last reply: its words after "ok now", or another verdict.
 --
 -- A repeated call gets the reply from the record. A call that comes after a later one changes
 -- nothing (S3, T10).
@@ -20,32 +20,41 @@ function ReplyCache.reply(verdict)
   return SESSION .. ' ' .. CALL_TEXT .. ' ' .. verdict
 end
 
-function ReplyCache.pack(alive_until, number, notified_at, verdict)
-  RUN = RUN or floor(gate.t / 1000) % 4294967296
-  local age = notified_at > 0 and alive_until - notified_at or 0
-  return cmsgpack.pack(alive_until, number, age, RUN, verdict)
+-- The reply of a call that was carried out at `now`.
+function ReplyCache.done(now, words)
+  return SESSION .. ' ' .. CALL_TEXT .. ' ok ' .. Numbers.text(now) .. ' ' .. words
 end
 
--- A server that did not write the record does not notify the session.
-function ReplyCache.unpack(record)
-  local alive_until, number, age, run, verdict = cmsgpack.unpack(record)
-  return alive_until, number, age ~= 0 and run == RUN and alive_until - age or 0, verdict
+function ReplyCache.pack(now, number, alive_until, is_notified, words)
+  RUN = RUN or floor(gate.t / 1000) % 4294967296
+  local life = alive_until > 0 and alive_until - now or 0
+  return cmsgpack.pack(now, number, life, is_notified and RUN or -1, words)
 end
+
+-- Returns the moment of the last call, its number, until when the session is alive, whether this
+-- server notifies it, and the words. A server that did not write the record does not notify it.
+function ReplyCache.unpack(record)
+  local now, number, life, run, words = cmsgpack.unpack(record)
+  return now, number, life > 0 and now + life or 0, run == RUN, words
+end
+
+local LETTER = string.byte('a') -- a verdict begins with a letter, the words after "ok now" do not
 
 -- Returns the reply to a repeated or late call. Otherwise returns nil, until when the session is
--- alive, and its last call's number and reply.
+-- alive, and the number and moment of its last call. The number is false if that was refused.
 function ReplyCache.recall(record)
   if not record then return nil, 0 end
-  local alive_until, last, _, verdict = ReplyCache.unpack(record)
-  if CALL > last then return nil, alive_until, last, verdict end
-  return ReplyCache.reply(CALL == last and verdict or 'late')
+  local now, last, alive_until, _, words = ReplyCache.unpack(record)
+  local is_ok = string.byte(words) < LETTER
+  if CALL > last then return nil, alive_until, is_ok and last, now end
+  if CALL < last then return ReplyCache.reply('late') end
+  return is_ok and ReplyCache.done(now, words) or ReplyCache.reply(words)
 end
 
 -- Whether the session received the last reply that is kept here. If not, the server has gone back
 -- to an older state. Or it lost the name, and a late copy of an earlier call has created it again.
 -- In both cases the session may have lost its places, and permits that it released may be held here
 -- (L5).
-function ReplyCache.was_received(last, verdict, beginning)
-  local reply = last and Numbers.text(last) .. ' ' .. verdict
-  return reply and string.sub(reply, 1, #beginning + 1) == beginning .. ' '
+function ReplyCache.was_received(last, now, beginning)
+  return last and Numbers.text(last) .. ' ok ' .. Numbers.text(now) == beginning
 end

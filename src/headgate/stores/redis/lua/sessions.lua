@@ -24,6 +24,10 @@ function Sessions.write_record(session, ...)
   redis.call('HSET', HASH, 'r' .. session, ReplyCache.pack(...))
 end
 
+local function alive_by_record(session)
+  return (select(3, ReplyCache.unpack(record_of(session))))
+end
+
 local BATCH = 500 -- sessions that one HDEL forgets
 
 local function forget(sessions)
@@ -55,7 +59,7 @@ function Sessions.enlist()
   local sessions, own = recorded()
   if own then sessions[#sessions + 1] = SESSION end
   for _, session in ipairs(sessions) do
-    local alive_until = ReplyCache.unpack(record_of(session))
+    local alive_until = alive_by_record(session)
     if alive_until > 0 then Membership.keep_alive(session, alive_until) end -- 0: it is over
   end
 end
@@ -64,13 +68,25 @@ function Sessions.have_expired()
   return gate.members_end > 0 and gate.members_end <= server_time
 end
 
+-- MEMBERS is gone: there are no waiters.
+local function be_alone()
+  gate.members_end, gate.converted, gate.queued, gate.next_expiry = 0, nil, 0, 0
+  gate.last_place, gate.next_sweep, gate.sweep_cursor = 0, 0, 0
+end
+
+-- Removes MEMBERS if the session that calls is its only member. The record says that it is alive.
+function Sessions.leave_alone()
+  if CLUSTERED or gate.sessions ~= 1 then return end
+  Membership.remove_session(SESSION)
+  if gate.sessions == 0 then be_alone() end
+end
+
 -- MEMBERS has expired: only the records of its sessions are left, and no request waits or holds.
 function Sessions.forget_expired()
   if not Sessions.have_expired() then return end
   Membership.count() -- raises WRONGTYPE if MEMBERS belongs to another program
   redis.call('DEL', MEMBERS)
-  gate.members_end, gate.converted, gate.queued = 0, nil, 0
-  gate.last_place, gate.next_sweep, gate.sweep_cursor = 0, 0, 0
+  be_alone()
   Gate.requeue(function() end) -- no request waits; Repair.run counts the holders
   forget((recorded()))
 end
@@ -79,8 +95,7 @@ end
 local function is_alone()
   local silent, others = {}, recorded()
   for _, session in ipairs(others) do
-    local alive_until = ReplyCache.unpack(record_of(session))
-    if alive_until <= gate.t - KEEP then silent[#silent + 1] = session end
+    if alive_by_record(session) <= gate.t - KEEP then silent[#silent + 1] = session end
   end
   forget(silent)
   return #silent == #others
@@ -124,14 +139,14 @@ function Sessions.leave(session)
   redis.call('HDEL', HASH, 'm' .. session)
   local record = record_of(session)
   if not record then return end
-  local _, number, _, verdict = ReplyCache.unpack(record)
-  Sessions.write_record(session, 0, number, 0, verdict)
+  local now, number, _, _, words = ReplyCache.unpack(record)
+  Sessions.write_record(session, now, number, 0, false, words)
 end
 
 -- Whether this server notifies the session of grants, as its last call said.
 function Sessions.is_notified(session)
   local record = record_of(session)
-  return record and select(3, ReplyCache.unpack(record)) > 0
+  return record and select(4, ReplyCache.unpack(record))
 end
 
 -- No connection received a notification: the process is dead, or its subscription broke. A living
@@ -141,11 +156,11 @@ end
 function Sessions.suspect(session)
   local record = record_of(session)
   if not record then return nil end
-  local alive_until, number, notified_at, verdict = ReplyCache.unpack(record)
-  local t = notified_at + UNHEARD
-  if notified_at == 0 or alive_until <= t then return nil end
+  local now, number, alive_until, is_notified, words = ReplyCache.unpack(record)
+  local t = now + UNHEARD
+  if not is_notified or alive_until <= t then return nil end
   Membership.end_session(session, t)
-  Sessions.write_record(session, t, number, notified_at, verdict)
+  Sessions.write_record(session, now, number, t, true, words)
   note(session, t > gate.t and t)
   return t
 end
@@ -153,7 +168,7 @@ end
 -- From now on, calls of the session up to this number get the reply `late`.
 local function reject_calls(session, number)
   Sessions.enlist()
-  Sessions.write_record(session, 0, number, 0, 'late')
+  Sessions.write_record(session, gate.t, number, 0, false, 'late')
   Membership.keep_alive(session, gate.t) -- stay_alive removes its record after KEEP
 end
 

@@ -11,7 +11,7 @@ function Setup.create(program, now, damaged)
     program = program, rules = Limits.parse(program), waiting = {}, t = now, not_before = 0,
     own_pause = 0, whole_pause = 0, reserved = 0, fence = now, last_place = 0, keys_end = 0,
     members_end = 0, next_expiry = 0, held = 0, queued = 0, next_sweep = 0, sweep_cursor = 0,
-    restarted_at = now, sessions = 0,
+    restarted_at = now, sessions = 0, tidied_at = 0, large = false,
   }
   for i, rule in ipairs(gate.rules) do
     gate.waiting[i] = 0

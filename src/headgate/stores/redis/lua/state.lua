@@ -6,19 +6,59 @@
 
 State = {}
 
--- How many numbers `head` writes: without MEMBERS, and with it. Without MEMBERS no request waits or
--- holds, so the other numbers are 0.
-local ALONE, HEAD = 8, 14
+-- How many numbers come before those of the rules: without MEMBERS, no request waits or holds.
+local ALONE, HELD, QUEUED = 8, 12, 14
+-- The last number of ALONE is 0 or less if it ends the head: 0, or the age of the last tidying less
+-- 1. Otherwise it is the sum of these, and of four times that age.
+local MEMBERS_EXIST, LARGE, WAITED_FOR, AGE = 1, 1, 2, 4
+
+-- The time since the name was tidied, plus 1. 0: for WAITER it was not.
+local function tidy_age(t)
+  local age = t - gate.tidied_at
+  return age < WAITER and age + 1 or 0
+end
+
+-- A distance, or 0 for no moment. So it is 1 more from `t` on.
+local function distance(moment, t)
+  if moment == 0 then return 0 end
+  return moment < t and moment - t or moment - t + 1
+end
 
 local function head(t)
-  local not_before, reserved, fence = gate.not_before - t, gate.reserved - t, gate.fence - t
-  local keys_end, restarted_at = gate.keys_end - t, gate.restarted_at - t
+  local not_before, reserved = gate.not_before - t, gate.reserved - gate.not_before
+  local fence = gate.fence - gate.not_before -- mostly the three are of the last grant
+  local keys_end, restarted_at, age = gate.keys_end - t, gate.restarted_at - t, tidy_age(t)
   if gate.members_end == 0 then
-    return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at, 0)
+    gate.large = false
+    return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at, -age)
   end
+  local flags = MEMBERS_EXIST + (gate.large and LARGE or 0) + AGE * age
+  local members_end, expiry = gate.members_end - t, distance(gate.next_expiry, t)
+  -- While a search goes on, the moment of the next one is past.
+  local sweep = gate.next_sweep > t and gate.next_sweep - t or -gate.sweep_cursor
+  if gate.queued == 0 then
+    return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at, flags,
+      members_end, expiry, gate.held, sweep)
+  end
+  local place = max(-1, gate.last_place - floor(t / PLACE)) -- before `t`, any place is as good
   return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at,
-    gate.members_end, gate.last_place, gate.next_expiry, gate.held, gate.queued, gate.next_sweep,
-    gate.sweep_cursor)
+    flags + WAITED_FOR, members_end, expiry, gate.held, sweep, gate.queued, place)
+end
+
+-- Adds what is true of some names only. Returns how many numbers the head has.
+local function restore_head(t, numbers)
+  local flags = numbers[ALONE]
+  local age = flags > 0 and floor((flags - 1) / AGE) or -flags
+  if age > 0 then gate.tidied_at = t - age + 1 end
+  if flags <= 0 then return ALONE end
+  local expiry, sweep = numbers[10], numbers[12]
+  gate.large, gate.members_end, gate.held = (flags - 1) % 2 == LARGE, t + numbers[9], numbers[11]
+  if expiry ~= 0 then gate.next_expiry = t + expiry - (expiry > 0 and 1 or 0) end
+  if sweep > 0 then gate.next_sweep = t + sweep end
+  if sweep < 0 then gate.sweep_cursor = -sweep end
+  if (flags - 1) % AGE < WAITED_FOR then return HELD end
+  gate.queued, gate.last_place = numbers[13], floor(t / PLACE) + numbers[14]
+  return QUEUED
 end
 
 local function pack_rule(...)
@@ -61,34 +101,26 @@ local function take_known(program, text)
   return state
 end
 
--- Returns false if the format is older or the limits are damaged: then the state counts as lost. A
--- newer format is an error, so that the state stays as it is.
-function State.load(program, text)
-  gate = take_known(program, text)
-  if gate then return true end
+-- Returns whether there is such a state.
+local function restore(program, text)
   local format = string.byte(text) -- the first format has no number, but a byte above 127
   if format > 127 then format = 1 end
   assert(format <= FORMAT,
     'headgate: a newer version of headgate keeps the state of this name: update this one, too')
   if format < FORMAT or not Limits.are_sound(program) then return false end
-  gate = { program = program, rules = Limits.parse(program), waiting = {} }
   local numbers = { cmsgpack.unpack(text) }
   local t = numbers[2]
-  gate.t, gate.not_before, gate.reserved = t, t + numbers[3], t + numbers[4]
-  gate.fence = t + numbers[5]
-  gate.keys_end, gate.restarted_at, gate.members_end = t + numbers[6], t + numbers[7], numbers[8]
-  local at
-  if gate.members_end == 0 then
-    gate.last_place, gate.next_expiry, gate.held, gate.queued = 0, 0, 0, 0
-    gate.next_sweep, gate.sweep_cursor, at = 0, 0, ALONE + 1
-  else
-    gate.last_place, gate.next_expiry, gate.held, gate.queued, gate.next_sweep, gate.sweep_cursor =
-      unpack(numbers, ALONE + 1, HEAD)
-    at = HEAD + 1
-  end
   -- No state keeps the pause of the whole limiter (main.lua), so `not_before` is the end of the
   -- name's own pause, or the moment of the last grant. As `own_pause`, that moment delays nothing.
-  gate.own_pause, gate.whole_pause = gate.not_before, 0
+  local not_before = t + numbers[3]
+  gate = { -- with all fields, because a table that grows costs more
+    program = program, rules = Limits.parse(program), waiting = {}, t = t,
+    not_before = not_before, own_pause = not_before, whole_pause = 0,
+    reserved = not_before + numbers[4], fence = not_before + numbers[5], keys_end = t + numbers[6],
+    restarted_at = t + numbers[7], members_end = 0, next_expiry = 0, held = 0, queued = 0,
+    last_place = 0, next_sweep = 0, sweep_cursor = 0, tidied_at = 0, large = false,
+  }
+  local at = restore_head(t, numbers) + 1
   for i, rule in ipairs(gate.rules) do
     local last = at + numbers[at]
     gate.waiting[i] = numbers[at + 1]
@@ -96,5 +128,14 @@ function State.load(program, text)
     if rule.kind == 'window' then rule.log = redis.call('HGET', HASH, 'log' .. i) or '' end
     at = last + 1
   end
+  return true
+end
+
+-- Returns false if the format is older or the limits are damaged: then the state counts as lost. A
+-- newer format is an error, so that the state stays as it is.
+function State.load(program, text)
+  gate = take_known(program, text)
+  if not gate and not restore(program, text) then return false end
+  if #text > SHORT then gate.large = true end
   return true
 end

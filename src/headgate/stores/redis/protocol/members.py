@@ -19,7 +19,7 @@ HOLDERS = -MOST + 2**48  # the score of a holder whose lease ends at 0
 WAITING, HOLDING = ("-inf", str(HOLDERS - 1)), (str(HOLDERS), "-1")
 
 
-PLACE = 16  # microseconds, and one place. Twin: PLACE in queue.lua
+PLACE = 16  # microseconds, and one place. Twin: PLACE in prelude.lua
 # Twins: STEP and COUNT in membership.lua.
 STEP, COUNT = 32_768, 4096
 # Older versions counted places from 1. A place before this moment is one of theirs.

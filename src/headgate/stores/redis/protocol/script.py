@@ -40,6 +40,7 @@ REST = (
     "limits_history",
     "setup",
     "operations",
+    "tidy",
     "main",
 )
 # None of these parts calls `index` and `forget`, and `index` calls none of them.
