@@ -258,7 +258,7 @@ async def idle_again(url: str, server: Redis, keys: int, found: Findings) -> Non
     rows = []
     for name, title, limits, work in (
         ("entered", "entered: a Rate", (rate,), entered),
-        ("held", "held: a Concurrency and a Rate", (permits, rate), entered),
+        ("held", "held: a Concurrency and a Rate", (permits, rate), held),
         ("waited", "waited for: a Concurrency", (permits,), waited_for),
         ("another", "waited for by another process: the same", (permits,), None),
     ):
@@ -281,6 +281,11 @@ async def idle_again(url: str, server: Redis, keys: int, found: Findings) -> Non
             )
     table.say(f"\n{keys:,} idle keys")
     table.columns(("each was", "bytes of Redis", "Redis keys", "when sets have ended", ""), rows)
+
+
+async def held(limiter: Limiter) -> None:
+    """A block's end does not wait for the release."""
+    await (await limiter.acquire()).arelease()
 
 
 async def waited_for(limiter: Limiter) -> None:
