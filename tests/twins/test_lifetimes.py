@@ -6,11 +6,14 @@ The stories test that they live for as long as their promises.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import redis
 
 from headgate.gate.compile import program, rules_of
 from headgate.limits import Concurrency, Rate, Window
+from tests.machine import scaled
 from tests.twins.driver import FOR_EVER
 from tests.twins.model import WAITER
 from tests.twins.wire import NOON, Acquire, Call, Caller, Release, Reply, Request, Status, Wire
@@ -76,20 +79,22 @@ def test_a_name_with_expired_members_is_one_small_key_again(wire: Wire) -> None:
 
 # An idle name is small ---------------------------------------------------------------------------
 
+MANY = 1500
 HELD = program(rules_of([Concurrency(2, lease=30), Rate(100, per=86400)]))
 
 
 class Talk:
     """One session's calls, in order."""
 
-    def __init__(self, wire: Wire, client: int) -> None:
-        self.wire, self.name, self.last = wire, f"{wire.token}-{client}.1", 0
+    def __init__(self, wire: Wire, client: int, limits: str = HELD) -> None:
+        self.wire, self.name, self.limits = wire, f"{wire.token}-{client}.1", limits
+        self.last = 0
 
     def call(self, now: int, *requests: Request, clustered: bool = False) -> Reply:
         self.last += 1
         reply = self.wire.call(
             Call(
-                HELD,
+                self.limits,
                 self.name,
                 self.last,
                 requests,
@@ -163,6 +168,38 @@ def test_a_key_that_is_made_anew_keeps_its_records_and_outboxes(wire: Wire) -> N
     holder.last -= 1
     assert holder.call(NOON + 4, holder.release(2)).t == NOON + 2
     other.call(NOON + 5, Acquire(1))
+
+
+def test_a_grant_that_the_call_does_not_release_stays_unread(wire: Wire) -> None:
+    """L5: of a run of grants, the session may know some. Another session has released one."""
+    holder, waiter = Talk(wire, 1), Talk(wire, 2)
+    holder.call(NOON, Acquire(1, 2))
+    waiter.call(NOON + 1, Acquire(1, 5))
+    holder.call(NOON + 2, holder.release(1, 2))  # 1 and 2 are granted
+    holder.call(NOON + 3, waiter.release(2), waiter.release(1))  # and 3 and 4
+    holder.call(NOON + 4, waiter.release(4))  # and 5
+
+    reply = waiter.call(NOON + 5, waiter.release(3), waiter.release(5))
+
+    assert [number for number, *_ in reply.outbox] == [1, 2, 4]
+    assert set(wire.lives()) == set(wire.keys)
+
+
+def test_many_unread_grants_are_forgotten_in_one_walk(wire: Wire) -> None:
+    """S9: the work of a call is bounded, also if it releases all that it has not read."""
+    limits = program(rules_of([Concurrency(MANY, lease=30)]))
+    holder, waiter = Talk(wire, 1, limits), Talk(wire, 2, limits)
+    for talk in (holder, waiter):
+        for first in range(1, MANY, 500):
+            talk.call(NOON, Acquire(first, 500))
+    for number in range(1, MANY + 1):
+        holder.call(NOON + number, holder.release(number))
+
+    began = time.perf_counter()
+    reply = waiter.call(NOON + MANY, *(waiter.release(n, 500) for n in range(1, MANY, 500)))
+
+    assert not reply.outbox
+    assert time.perf_counter() - began < scaled(0.5)
 
 
 def test_a_key_with_a_long_value_is_not_made_anew(wire: Wire) -> None:

@@ -250,14 +250,16 @@ end
 -- Removes the unread grants of permits that this call releases: the session knows them. So the
 -- record of the call is short.
 function Operations.forget_released()
-  local at = FIRST
+  if not Outbox.has_unread() then return end
+  local released, at = {}, FIRST
   while at <= #args do
     if args[at] == 'release' and args[at + 1] == SESSION then
       local first, count = args[at + 2], args[at + 3]
-      for number = first, first + count - 1 do Outbox.take_back(number) end
+      for number = first, first + count - 1 do released[number] = true end
     end
     at = at + 1 + #WORDS[args[at]]
   end
+  Outbox.forget(released)
 end
 
 function Operations.run()

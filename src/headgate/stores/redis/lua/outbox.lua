@@ -53,6 +53,8 @@ function Outbox.add(id, t, fence, lease)
   end
 end
 
+local ITEM = ' (%d+) (%d+) (%-?%d+) (%d+) (%d+)'
+
 local function without(number, first, count, t, fence, lease)
   local before, text = number - first, ''
   if before > 0 then text = ' ' .. item(first, before, t, fence, lease) end
@@ -60,6 +62,10 @@ local function without(number, first, count, t, fence, lease)
     text = text .. ' ' .. item(number + 1, count - before - 1, t, fence + before + 1, lease)
   end
   return text
+end
+
+local function drop_empty()
+  if unread and not string.find(unread, '@%d+ %d') then unread = nil end -- no item is left
 end
 
 -- Removes an unread grant, and returns its moment. -1: it could never pass; 0: there is none.
@@ -73,10 +79,36 @@ function Outbox.take_back(number)
       found = t < 0 and t or now + t
       return without(number, first, count, t, tonumber(fence), tonumber(lease))
     end
-    return '@' .. now .. string.gsub(items, ' (%d+) (%d+) (%-?%d+) (%d+) (%d+)', split)
+    return '@' .. now .. string.gsub(items, ITEM, split)
   end)
-  if unread and not string.find(unread, '@%d+ %d') then unread = nil end -- no item is left
+  drop_empty()
   return found
+end
+
+function Outbox.has_unread()
+  return unread and true or false
+end
+
+-- What is left of an item without the numbers in `ended`: a run between each two of them.
+local function rest_of(first, count, t, fence, lease, ended)
+  local text, from = '', nil
+  for i = 0, count do
+    if i < count and not ended[first + i] then
+      from = from or i
+    elseif from then
+      text, from = text .. ' ' .. item(first + from, i - from, t, fence + from, lease), nil
+    end
+  end
+  return text
+end
+
+-- Removes the unread grants of the numbers in `ended`. There may be a thousand, so it walks once.
+function Outbox.forget(ended)
+  unread = string.gsub(unread, ITEM, function(first, count, t, fence, lease)
+    return rest_of(tonumber(first), tonumber(count), tonumber(t), tonumber(fence), tonumber(lease),
+      ended)
+  end)
+  drop_empty()
 end
 
 function Outbox.add_head(session, delay)

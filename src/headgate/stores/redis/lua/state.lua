@@ -8,17 +8,19 @@ State = {}
 
 -- How many numbers come before those of the rules: without MEMBERS, no request waits or holds.
 local ALONE, HELD, QUEUED = 8, 12, 14
--- The last number of ALONE is 0 or less if it ends the head: 0, or the age of the last tidying less
--- 1. Otherwise it is the sum of these, and of four times that age.
+-- The last of the ALONE numbers says what follows, and `tidy_age`. Without MEMBERS it is -tidy_age,
+-- and ends the head. Otherwise it is the sum of MEMBERS_EXIST, of those flags that are true, and of
+-- AGE * tidy_age.
 local MEMBERS_EXIST, LARGE, WAITED_FOR, AGE = 1, 1, 2, 4
 
--- The time since the name was tidied, plus 1. 0: for WAITER it was not.
+-- 1 more than the time since the name was tidied. 0: that was WAITER ago, or longer.
 local function tidy_age(t)
   local age = t - gate.tidied_at
   return age < WAITER and age + 1 or 0
 end
 
--- A distance, or 0 for no moment. So it is 1 more from `t` on.
+-- The distance of a moment from `t`; 0: there is no such moment. So distances from 0 on are written
+-- as 1 more.
 local function distance(moment, t)
   if moment == 0 then return 0 end
   return moment < t and moment - t or moment - t + 1
@@ -45,7 +47,7 @@ local function head(t)
     flags + WAITED_FOR, members_end, expiry, gate.held, sweep, gate.queued, place)
 end
 
--- Adds what is true of some names only. Returns how many numbers the head has.
+-- Reads the numbers that not every head has. Returns how many numbers this one has.
 local function restore_head(t, numbers)
   local flags = numbers[ALONE]
   local age = flags > 0 and floor((flags - 1) / AGE) or -flags
