@@ -250,6 +250,26 @@ def test_a_key_is_made_small_once_in_a_while(wire: Wire) -> None:
     assert set(wire.lives()) == {wire.key}
 
 
+def test_a_look_after_the_members_have_expired_leaves_a_table(wire: Wire) -> None:
+    """S9: the next release makes it one small key, as it was busy at the last one."""
+    limits = program(rules_of([Concurrency(2, lease=30)]))
+    holder, waiter = Talk(wire, 1, limits), Talk(wire, 2, limits)
+    for now in (NOON, NOON + 10):  # the second time, it is too early to make it small again
+        first = holder.last + 1
+        holder.call(now, Acquire(first, 2))
+        waiter.call(now + 1, Acquire(first, 2))
+        holder.call(now + 2, holder.release(first, 2))
+        waiter.call(now + 3, waiter.release(first, 2))
+
+    talk = Talk(wire, 3, limits)
+    talk.call(NOON + 200_000_000, Status())
+    assert not is_list(wire)
+    talk.holds(NOON + 200_000_001, 1)
+
+    assert set(wire.lives()) == {wire.key}
+    assert is_list(wire)
+
+
 def test_a_name_in_a_cluster_keeps_both_keys(wire: Wire) -> None:
     """A call with one of two keys missing would wait until the slot has moved."""
     Talk(wire, 1).holds(NOON, 1, clustered=True)

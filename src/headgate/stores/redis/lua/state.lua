@@ -8,9 +8,8 @@ State = {}
 
 -- How many numbers come before those of the rules: without MEMBERS, no request waits or holds.
 local ALONE, HELD, QUEUED = 8, 12, 14
--- The last of the ALONE numbers says what follows, and `tidy_age`. Without MEMBERS it is -tidy_age,
--- and ends the head. Otherwise it is the sum of MEMBERS_EXIST, of those flags that are true, and of
--- AGE * tidy_age.
+-- The last of the ALONE numbers has flags: the sum of those that are true, and of AGE * tidy_age.
+-- Without MEMBERS that is negative or 0, and ends the head. With MEMBERS, MEMBERS_EXIST is added.
 local MEMBERS_EXIST, LARGE, WAITED_FOR, AGE = 1, 1, 2, 4
 
 -- 1 more than the time since the name was tidied. 0: that was WAITER ago, or longer.
@@ -30,35 +29,36 @@ local function head(t)
   local not_before, reserved = gate.not_before - t, gate.reserved - gate.not_before
   local fence = gate.fence - gate.not_before -- mostly the three are of the last grant
   local keys_end, restarted_at, age = gate.keys_end - t, gate.restarted_at - t, tidy_age(t)
+  local flags = (gate.large and LARGE or 0) + AGE * age
   if gate.members_end == 0 then
-    gate.large = false
-    return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at, -age)
+    return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at, -flags)
   end
-  local flags = MEMBERS_EXIST + (gate.large and LARGE or 0) + AGE * age
   local members_end, expiry = gate.members_end - t, distance(gate.next_expiry, t)
   -- While a search goes on, the moment of the next one is past.
   local sweep = gate.next_sweep > t and gate.next_sweep - t or -gate.sweep_cursor
   if gate.queued == 0 then
-    return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at, flags,
-      members_end, expiry, gate.held, sweep)
+    return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at,
+      MEMBERS_EXIST + flags, members_end, expiry, gate.held, sweep)
   end
   local place = max(-1, gate.last_place - floor(t / PLACE)) -- before `t`, any place is as good
   return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at,
-    flags + WAITED_FOR, members_end, expiry, gate.held, sweep, gate.queued, place)
+    MEMBERS_EXIST + flags + WAITED_FOR, members_end, expiry, gate.held, sweep, gate.queued, place)
 end
 
 -- Reads the numbers that not every head has. Returns how many numbers this one has.
 local function restore_head(t, numbers)
-  local flags = numbers[ALONE]
-  local age = flags > 0 and floor((flags - 1) / AGE) or -flags
+  local members_exist = numbers[ALONE] > 0
+  local flags = members_exist and numbers[ALONE] - MEMBERS_EXIST or -numbers[ALONE]
+  local age = floor(flags / AGE)
   if age > 0 then gate.tidied_at = t - age + 1 end
-  if flags <= 0 then return ALONE end
+  gate.large = flags % 2 == LARGE
+  if not members_exist then return ALONE end
   local expiry, sweep = numbers[10], numbers[12]
-  gate.large, gate.members_end, gate.held = (flags - 1) % 2 == LARGE, t + numbers[9], numbers[11]
+  gate.members_end, gate.held = t + numbers[9], numbers[11]
   if expiry ~= 0 then gate.next_expiry = t + expiry - (expiry > 0 and 1 or 0) end
   if sweep > 0 then gate.next_sweep = t + sweep end
   if sweep < 0 then gate.sweep_cursor = -sweep end
-  if (flags - 1) % AGE < WAITED_FOR then return HELD end
+  if flags % AGE < WAITED_FOR then return HELD end
   gate.queued, gate.last_place = numbers[13], floor(t / PLACE) + numbers[14]
   return QUEUED
 end

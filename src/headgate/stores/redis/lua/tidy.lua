@@ -5,7 +5,7 @@
 
 Tidy = {}
 
--- A call replaces or removes the values that it reads. So each long value is noted in time.
+-- Notes that a value is long, before a call replaces or removes it.
 function Tidy.note(record, kept, told)
   if told or #(record or '') > SHORT or #(kept or '') > SHORT then gate.large = true end
 end
