@@ -144,7 +144,7 @@ LANGUAGE_MODELS = [
             12.0,
             Budget("requests", 50, 0, 12.0, MINUTE, gradual=True),
             Budget("input-tokens", None, 29_000, 0.5, MINUTE, "tokens", gradual=True),
-            Budget("priority-output-tokens", 8000, per=MINUTE, unit="tokens"),
+            Budget("priority-output-tokens", 8000, 6000, 9.0, MINUTE, "tokens", gradual=True),
         ),
         {
             "retry-after": "12",
@@ -154,6 +154,22 @@ LANGUAGE_MODELS = [
             "anthropic-ratelimit-input-tokens-remaining": "29000",
             "anthropic-ratelimit-input-tokens-reset": "2026-11-21T19:30:00.5+01:00",
             "anthropic-priority-output-tokens-limit": "8000",
+            "anthropic-priority-output-tokens-remaining": "6000",
+            "anthropic-priority-output-tokens-reset": "2026-11-21T18:30:09Z",
+        },
+    ),
+    Row(
+        "Anthropic",
+        "fast mode",
+        "platform.claude.com/docs/en/build-with-claude/fast-mode",
+        200,
+        Answer(
+            budgets=(Budget("fast-input-tokens", 9000, 0, 12.0, MINUTE, "tokens", gradual=True),)
+        ),
+        {
+            "anthropic-fast-input-tokens-limit": "9000",
+            "anthropic-fast-input-tokens-remaining": "0",
+            "anthropic-fast-input-tokens-reset": "2026-11-21T18:30:12Z",
         },
     ),
     Row("Anthropic", "overloaded", ANTHROPIC, 529, Answer("overloaded")),

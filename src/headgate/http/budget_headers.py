@@ -179,7 +179,8 @@ PROVIDERS = [
 def budgets_by_table(fields: Fields, now: float, host: str) -> list[Budget]:
     found: dict[tuple[int, str], dict[str, Any]] = {}
     for header, text in fields.items():
-        if "limit" not in header:
+        # No other header fits a row. Without this line the reading takes twice as long.
+        if "limit" not in header and not header.startswith("anthropic-"):
             continue
         for number, (pattern, _) in enumerate(ROWS):
             match = pattern.fullmatch(RENAMED.get(header, header))
