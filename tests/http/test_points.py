@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpcore
 import httpx
 import httpx2
 import pytest
@@ -141,6 +142,33 @@ async def test_the_cost_in_a_header_is_settled_by_every_client(
     await clients(github).get(f"{service.url}/says")
 
     assert await points(github) == 120
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_an_old_cost_from_a_cache_is_neither_settled_nor_learned(
+    github: Limiter, asks: bool
+) -> None:
+    """`asks`: the cache asks the service whether its response still holds, which is a call."""
+    old = {"headers": {"X-Complexity": "120"}, "text": shopify(120)}
+    responses = [
+        httpx.Response(200, **old, extensions={"from_cache": True}),
+        httpx.Response(200, text="{}"),
+    ]
+
+    class Cache(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if asks:
+                details = {"request": httpcore.Request("POST", "http://localhost")}
+                await request.extensions["trace"]("http11.send_request_headers.started", details)
+            return responses.pop(0)
+
+    used = []
+    async with headgate.http.httpx.limit(httpx.AsyncClient(transport=Cache()), github) as client:
+        for _ in range(2):
+            await client.post("http://localhost/graphql", json={"query": "a"})
+            used.append(await points(github))
+
+    assert used == ([FIRST, 2 * FIRST] if asks else [0, FIRST])
 
 
 async def test_without_a_cost_the_estimate_stands(

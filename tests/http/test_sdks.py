@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 import anthropic
+import httpcore2
 import httpx2
 import openai
 import pytest
@@ -569,6 +570,28 @@ def test_a_response_that_was_closed_unread_has_no_usage(one: Limiter) -> None:
         assert client._client._transport.handle_request(request).is_closed
 
     assert spent(one.status()) == bill(1, 2, FIRST)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_an_old_usage_from_a_cache_is_neither_settled_nor_learned(one: Limiter, asks: bool) -> None:
+    """`asks`: the cache asks the service whether its response still holds, which is a call."""
+    usage = {"input_tokens": 3, "output_tokens": 4}
+
+    def answered(request: httpx2.Request) -> httpx2.Response:
+        if asks:
+            details = {"request": httpcore2.Request("POST", "http://host")}
+            request.extensions["trace"]("http11.send_request_headers.started", details)
+        return httpx2.Response(200, json={"usage": usage}, extensions={"from_cache": True})
+
+    cached = openai.OpenAI(
+        api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered))
+    )
+    estimates = Estimates()
+    with limit(cached, one, estimates=estimates) as client:
+        client.responses.create(model="m", input="12345678")
+
+    assert spent(one.status()) == (bill(1, 2, FIRST) if asks else bill(0, 0, 0))
+    assert estimates.status() == ()
 
 
 def test_an_upload_takes_one_request(one: Limiter) -> None:

@@ -105,7 +105,7 @@ class Transport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
             try:
                 response: Res = self._inner.handle_request(request)
                 if is_cached(response):
-                    permits.disregard(sent=steps.sent)
+                    permits = permits.ignore_response(sent=steps.sent)
                 if permits.needs_body(response):
                     with reading_body(permits, response):
                         body = read_ahead(response, permits)
@@ -136,7 +136,7 @@ class AsyncTransport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
             try:
                 response: Res = await self._inner.handle_async_request(request)
                 if is_cached(response):
-                    permits.disregard(sent=steps.sent)
+                    permits = permits.ignore_response(sent=steps.sent)
                 if permits.needs_body(response):
                     with areading_body(permits, response):
                         body = await aread_ahead(response, permits)

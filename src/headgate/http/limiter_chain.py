@@ -102,14 +102,18 @@ class CallPermits:
         self.granted = []
         self.release()
 
-    def disregard(self, *, sent: bool) -> None:
-        """Apply nothing of an old response from a cache. Without `sent`, the call costs nothing.
+    def ignore_response(self, *, sent: bool) -> CallPermits:
+        """Return permits in place of these, for a response from a cache: it is old, so they neither
+        apply it nor settle its cost.
 
         `sent`: the cache has asked the server whether its response still holds, which is a call.
+        Without it, the call costs nothing.
         """
-        self._feedback = None
         if not sent:
             self.cancel()
+        permits = CallPermits()
+        permits.granted = self.granted
+        return permits
 
     def fail(self, error: BaseException, *, sent: bool) -> None:
         """End the call with `error`. It costs nothing if the error is marked as unsent.

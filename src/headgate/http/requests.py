@@ -89,7 +89,7 @@ class Adapter(BaseAdapter):
         with Attempt(self.chain, request).in_progress() as attempt:
             response = self.inner.send(request, stream, *arguments, **options)
             if is_cached(response, self.inner):
-                attempt.permits.disregard(sent=attempt.sent)
+                attempt.permits = attempt.permits.ignore_response(sent=attempt.sent)
         body = read_refusal(response, attempt.permits, stream)
         attempt.permits.apply_feedback(response.status_code, response.headers, body)
         hold(response.raw, attempt.permits)
