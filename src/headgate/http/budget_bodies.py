@@ -6,6 +6,7 @@ reads the kind of a refusal.
 
 from __future__ import annotations
 
+import re
 from math import ceil
 from typing import Any
 
@@ -63,8 +64,8 @@ def budgets_of_google(body: Any) -> list[Budget]:
 
 
 def period_of_quota(name: str) -> float | None:
-    """Read "GenerateRequestsPerDayPerProjectPerModel-FreeTier"."""
-    periods = (period_of(word.lower()) for word in name.replace("-", "Per").split("Per"))
+    """Read the "Day" of "GenerateRequestsPerDayPerProjectPerModel-FreeTier"."""
+    periods = (period_of(word.lower()) for word in re.split("Per|-", name))
     return next((period for period in periods if period is not None), None)
 
 

@@ -71,9 +71,9 @@ class Budget:
             return self.per
         if not self.gradual or not self.limit:
             return self.reset
-        unit = self.reset / self.limit
-        # A call takes many tokens, and their number is unknown.
-        return min(self.reset, unit if self.unit == "requests" else max(1.0, unit))
+        for_one = self.reset / self.limit
+        # A call takes many tokens, and their number is unknown: let them gather for a second.
+        return min(self.reset, for_one if self.unit == "requests" else max(1.0, for_one))
 
 
 # The table -------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Provider(NamedTuple):
     """A provider whose headers do not state their periods, but whose documents do."""
 
     host: str  # or a host below it
-    header: str  # that only this provider sends; "" if there is none
+    header: str  # that only this provider sends; "", which no response has, if there is none
     periods: Mapping[str, float]  # by the name of a budget; "*": all
 
 
@@ -219,7 +219,8 @@ def make_budget(
     if {limit, remaining, reset} == {None}:
         return None
     per = values.get("window") or values.get("period") or period_of(name) or row.per
-    name = name or find_name(fields)  # a name of another header tells no period by its words
+    # Only now: a name from another header, such as a bucket's of Discord, tells no period.
+    name = name or find_name(fields)
     per = per or periods.get(name, periods.get("*"))
     gradual = row.gradual and values.get("is_bucket", False)
     unit = row.unit or unit_of(fields, name)

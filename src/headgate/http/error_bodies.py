@@ -15,7 +15,7 @@ from headgate.http.json_values import find, find_list, find_text
 # With these the caller has met a limit, has no credit, or sent a request in error.
 AMBIGUOUS = {400, 403, 429}
 MOST_READ = 65_536  # bytes of a refusal that are read
-LONGEST_READ = 5.0  # seconds; after that, only the headers count
+LONGEST_READ = 5.0  # seconds; after that, the body counts as far as it was read
 MOST_DECODED = 1_000_000  # bytes that a compressed body may become
 ACCEPTED_CODINGS = "gzip, deflate"  # codings that zlib reads
 CODINGS = {"gzip", "x-gzip", "deflate"}  # the names of these codings in a response
@@ -35,7 +35,7 @@ USED_UP_CODES = {
     "DAILY",
 }
 NO_CREDIT = "credit balance is too low"  # Anthropic, in the message of an ordinary 400
-# Refusals for a time, with a status that may mean something else.
+# The caller has met a limit, whatever else the status may mean.
 LIMIT_CODES = {
     # GraphQL of Shopify, GitHub and Linear, with status 200 or 400.
     "THROTTLED",

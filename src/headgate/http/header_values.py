@@ -63,7 +63,8 @@ def parse_count(text: str) -> int | None:
 def parse_limit(text: str) -> tuple[int | None, float | None]:
     """Read a limit and the seconds of its window: "100", "100;w=60" or "100, 100;w=60;burst=9".
 
-    A list has one number, and the policies with their windows. Two different numbers are malformed.
+    The item without parameters is the limit. Items with parameters are policies, and one with the
+    same number has the limit's window. Policies alone must agree on one number.
     """
     items = [item.strip().partition(";") for item in text.split(",")]
     bare = {number for number, mark, _ in items if not mark}
@@ -140,9 +141,9 @@ def parse_http_date(text: str) -> float | None:
 
 
 def merge_repeats(text: str) -> str:
-    """Return "30" for "30, 30": two equal header lines are one value. Dates have a comma, too."""
+    """Return "30" for "30, 30": equal values of header lines, joined by commas, count once."""
     parts = [part.strip() for part in text.split(",")]
-    for size in (1, 2):
+    for size in (1, 2):  # a date has a comma, so it has two parts
         if parts == parts[:size] * (len(parts) // size):
             return ", ".join(parts[:size])
     return text

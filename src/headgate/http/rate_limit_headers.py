@@ -1,12 +1,14 @@
-"""Reads a server's limits from a response, as one small value: `read(status, headers)`.
+"""Reads what a response says about a server's limits, as one value: `read(status, headers)`.
 
     answer = read(response.status_code, response.headers)
     answer.retry_after      # seconds, or None
     answer.permanent        # waiting would not help: a spend cap, a quota that is used up
     answer.budgets          # what it says about each of its limits
 
-Pure: it sends, stores and waits for nothing. Malformed headers are ignored. The table of the
-providers' headers is in budget_headers.py.
+It reads any response, and not its rate-limit headers alone: the status and the body count, too.
+Here are the verdict, the wait, the scope, and the headers of the IETF's drafts. The headers of
+providers are read by budget_headers.py, and bodies by budget_bodies.py and error_bodies.py.
+Pure: it sends, stores and waits for nothing. Malformed headers are ignored.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ Items: TypeAlias = list[tuple[str | int, dict[str, Any]]]  # of a header, with t
 
 OVERLOADED = {503, 529}
 PAYMENT_REQUIRED = 402
-# These are refusals for a time only with a Retry-After: X's old 420, Shopify's 430.
+# These statuses are refusals only if a Retry-After comes with them: X's old 420, Shopify's 430.
 THROTTLED_WITH_WAIT = {420, 430}
 REQUEST_TIMEOUT = 408
 BUSY_CODES = {"lock_timeout"}  # of a 429. Stripe: another call holds the object
@@ -66,8 +68,9 @@ class Answer:
     `verdict`: "passed", "throttled" (a limit was met: wait), "overloaded" (the server is busy: back
     off) or "exhausted". The last means a spend cap, or a quota of a day or longer that is used up:
     do not wait. `retry_after`: seconds to wait before the next call, if the server refused this one
-    and said so. `scope`: the calls that a refusal holds. "service": all calls to the service.
-    "endpoint": those to one endpoint, resource or model. "key": unsaid, so those of the same key.
+    and said so. `scope`: which calls a refusal is about. "service": all calls to the service.
+    "endpoint": those to one endpoint, resource or model. "key": the server does not say, so those
+    with the key of this call.
     `cost`: the points that the call took, if the server counts points and states them.
     """
 
@@ -116,8 +119,9 @@ def read(
 
     `body`, if you have it, tells a spend cap from a rate, and holds the statements of GraphQL
     servers, also with status 200. Without it only the headers count. `now`: seconds since 1970, for
-    moments in a response without a believable `Date`; unsaid, the clock of this machine. `host`: a
-    lower-case host; for some providers, only their documents say over which period a limit counts.
+    moments in a response without a believable `Date`; unsaid, the clock of this machine.
+    `host`: the host that was called, in lower case. Some providers state the periods of their
+    limits only in their documents, and the host shows which provider it is.
     """
     fields = join_fields(headers)
     body = body if len(body) <= LARGEST_BODY else b""
@@ -174,7 +178,10 @@ def find_now(fields: Fields, now: float | None) -> float:
 
 
 def find_codes(status: int, fields: Fields, parsed: Any, body: bytes | str) -> set[str]:
-    """Return the words by which a refusal states its kind. A call that passed may have data."""
+    """Return the words by which a refusal states its kind.
+
+    Below 400 only GraphQL's errors count: other words may be in the data that the caller asked for.
+    """
     if status < 400:
         return error_bodies.find_graphql_codes(parsed)
     xml = set() if parsed else error_bodies.find_xml_code(body)
@@ -317,7 +324,7 @@ def budgets_by_draft(fields: Fields) -> list[Budget]:
 
 
 def budgets_by_policies(policies: str, states: str, unit: str) -> list[Budget]:
-    """`unit`: of policies that state none."""
+    """Join the quotas of `policies` and what `states` say is left of them. `unit`: if unsaid."""
     found: dict[tuple[str, bytes], dict[str, Any]] = {}
     quotas = parse_items(policies)
     for item, words in quotas:
