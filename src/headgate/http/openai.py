@@ -73,5 +73,5 @@ OPENAI = Dialect(
     most=("max_completion_tokens", "max_output_tokens", "max_tokens"),
     input=("prompt_tokens", "input_tokens"),  # cached ones count as others do
     output=("completion_tokens", "output_tokens"),
-    later=re.compile(r"/responses/([^/]+?)(?:/cancel)?$"),
+    retrieval=re.compile(r"/responses/([^/]+?)(?:/cancel)?$"),
 )

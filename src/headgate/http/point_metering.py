@@ -52,7 +52,7 @@ class Points:
 
 
 class PointChain(LimiterChain[R], Generic[R]):
-    """Limiters of a client. Those with a limit on points also charge these."""
+    """The limiters of a client. Those with a limit on points are also asked for points."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -85,7 +85,9 @@ class PointPermits(CallPermits):
 
     def __init__(self, points: Points, operation: str, feedback: Feedback | None) -> None:
         super().__init__(feedback)
-        self._body_feedback = feedback  # GraphQL refuses in the body of a 200
+        # The headers use up the feedback of a call, and the body of a 200 may still refuse it:
+        # GraphQL's does.
+        self._body_feedback = feedback
         self._points = points
         self._operation = operation
         self._body: bytearray | None = None  # of a response that is read

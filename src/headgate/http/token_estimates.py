@@ -30,9 +30,9 @@ FIRST_OUTPUT = 512  # the estimate for a response before the first one of its mo
 SHARE = 0.9  # nine of ten responses should take at most their estimate
 RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
 FORGET = 1 / 8  # of the learned input of a model, with each call
-# The ratio of a model begins with so many characters, so that a short first call changes it little.
-# For the same reason, a call with less than an eighth of them makes the model forget less.
-LEAST = 400
+# The ratio of a model begins as if calls with so many characters had come before, so that a short
+# first call changes it little. A call with less than an eighth of them makes the model forget less.
+FIRST_CHARACTERS = 400
 # A character has up to four bytes, and a token at least one. More tokens come from context that the
 # request does not show.
 MOST_PER_CHARACTER = 4
@@ -49,8 +49,8 @@ class Known(NamedTuple):
     """The latest calls of one model, and sums in which each older call weighs less."""
 
     calls: int = 0
-    characters: float = LEAST
-    tokens: float = LEAST / CHARACTERS_PER_TOKEN
+    characters: float = FIRST_CHARACTERS
+    tokens: float = FIRST_CHARACTERS / CHARACTERS_PER_TOKEN
     inputs: tuple[Pair, ...] = ()
     outputs: tuple[Pair, ...] = ()
     # The tokens of one attachment in each of the latest calls, by kind.
@@ -209,7 +209,7 @@ def begin_if_due(moments: dict[str, float], model: str) -> bool:
 def learn_text(known: Known, characters: int, used: int) -> Known:
     if used > MOST_PER_CHARACTER * characters:
         return known
-    keep = 1 - min(FORGET, characters / LEAST)
+    keep = 1 - min(FORGET, characters / FIRST_CHARACTERS)
     return known._replace(
         characters=known.characters * keep + characters, tokens=known.tokens * keep + used
     )

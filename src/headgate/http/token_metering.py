@@ -86,10 +86,9 @@ class TokenChain(LimiterChain[Any]):
             return MeteredPermits(
                 asked, self._dialect, self._estimates, self._feedback, self._in_background
             )
-        earlier = self._in_background.get(self._dialect.find_earlier(request.url.path) or "")
-        if earlier is None:
+        if self._dialect.find_retrieved(request.url.path) not in self._in_background:
             return None
-        return LaterPermits(self._dialect, self._feedback, self._in_background)
+        return RetrievalPermits(self._dialect, self._feedback, self._in_background)
 
     def _read_request(self, request: Any) -> TokenRequest | None:
         try:
@@ -145,7 +144,7 @@ class ReadingPermits(CallPermits):
         raise NotImplementedError
 
 
-class LaterPermits(ReadingPermits):
+class RetrievalPermits(ReadingPermits):
     """The permits of a call that retrieves the response of an earlier call in the background."""
 
     __slots__ = ()
@@ -202,7 +201,7 @@ class MeteredPermits(ReadingPermits):
             self._settle(Usage(0, 0))
 
     def _end(self, used: Usage, response_id: str) -> None:
-        # A later call, of LaterPermits, brings the usage.
+        # A call with RetrievalPermits brings the usage later. Until then the estimate stands.
         if self._asked.in_background and used == Usage() and response_id:
             self._in_background[response_id] = self
             if len(self._in_background) > MOST_IN_BACKGROUND:

@@ -43,7 +43,8 @@ ATTACHED = {  # by the type of a part
     "input_audio": "sound",
     "item_reference": "context",
 }
-CONTEXTS = ("previous_response_id", "conversation", "mcp_servers")  # of a request
+# Words of a request for input that it does not show. Each counts as one "context".
+CONTEXTS = ("previous_response_id", "conversation", "mcp_servers")
 OWN_TOOLS = ("function", "custom")  # types of tools; others add their results to the input
 
 
@@ -78,8 +79,8 @@ class Dialect:
     more_input: tuple[str, ...] = ()  # the first that is stated is added to the input
     # Paths of calls whose first group is the model. They have output tokens.
     by_path: re.Pattern[str] | None = None
-    # Paths of calls whose first group is the id of an earlier response.
-    later: re.Pattern[str] | None = None
+    # Paths of calls that retrieve an earlier response. The first group is its id.
+    retrieval: re.Pattern[str] | None = None
 
     def read_request(self, method: str, path: str, body: bytes) -> TokenRequest | None:
         """Return None for a call that takes no tokens, or does not state its needs."""
@@ -97,9 +98,9 @@ class Dialect:
         most, in_background = self._find_most(request), request.get("background") is True
         return TokenRequest(model, characters, most, has_output, attached, in_background)
 
-    def find_earlier(self, path: str) -> str | None:
-        """Return the id of the earlier response that a call at `path` is about."""
-        found = self.later.search(path) if self.later else None
+    def find_retrieved(self, path: str) -> str | None:
+        """Return the id of the earlier response that a call at `path` retrieves."""
+        found = self.retrieval.search(path) if self.retrieval else None
         return found[1] if found else None
 
     def _find_most(self, request: Mapping[str, Any]) -> int | None:
