@@ -95,7 +95,7 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
         )
         call_id = kwargs["litellm_call_id"]
         finalizer = weakref.finalize(kwargs["litellm_logging_obj"], self._drop, call_id)
-        finalizer.atexit = False
+        finalizer.atexit = False  # when the process exits, no loop is left for a release
         self._calls[call_id] = permit, finalizer
 
     async def async_post_call_success_deployment_hook(

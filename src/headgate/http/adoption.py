@@ -105,7 +105,8 @@ class Adoption:
         """Return the limits that follow from the declared `limit` and the answer.
 
         A stated limit with the same period replaces the declared one. One with another period
-        stands beside it. None: the answer states nothing.
+        stands beside it. The declared one is then raised by the upper factor, because it would hold
+        calls that the service allows. None: the answer states nothing.
         """
         budget = find_single(answer)
         if budget is None or isinstance(limit, Concurrency):
@@ -142,7 +143,8 @@ def find_single(answer: Answer) -> Budget | None:
 def find_period(budget: Budget, ours: float) -> float | None:
     """Return the seconds of the service's window, from its reset if it states no period.
 
-    None: it may have another period than ours, and the answer does not show which.
+    None: it may have another period than ours, and the answer does not show which. A window without
+    a stated period has the shortest usual one that its reset fits into.
     """
     if budget.per:
         return budget.per
@@ -153,7 +155,8 @@ def find_period(budget: Budget, ours: float) -> float | None:
         return None
     if likely[0] >= ours:
         return likely[0]
-    # The window is shorter than ours, or as long and almost over, or a bucket that is almost full.
+    # Either the window is shorter than ours, or it is as long and almost over: these look alike. Or
+    # it is a bucket that is almost full: the speed of its refill shows whether it has our period.
     refill = refill_time(budget)
     return ours if abs(refill - ours) <= TOLERANCE * ours else None
 

@@ -127,10 +127,10 @@ class Limiting:
 
 
 class ConnectionPermits:
-    """The permits of the responses that one connection carries now. Its loss releases them.
+    """The permits of the calls on one connection. When the connection is lost, they are released.
 
-    A lost connection calls its callbacks only when its response is read on, closed or collected.
-    For the server, the call is over before.
+    aiohttp's own callback comes later: when the caller reads the response on, closes or drops it.
+    For the server, the call has ended with the connection.
     """
 
     def __init__(self, closed: Future[None]) -> None:

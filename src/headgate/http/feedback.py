@@ -145,11 +145,12 @@ class Feedback:
     ) -> None:
         """Drain or pause the limiter of `permit`.
 
-        A pause ends `heed_at_most` seconds after the call left, at the latest. So refusals of calls
-        that left before the pause do not renew it.
+        A pause ends `heed_at_most` seconds after the call left, at the latest, and not after its
+        answer came. So the answers of calls that left before a pause cannot extend it again and
+        again.
         """
         queue = queue_of(permit)
-        stated = self._note_outcome(queue.name, departure, status, answer)
+        refused_for = self._note_outcome(queue.name, departure, status, answer)
         budgets = [
             budget
             for budget in answer.budgets
@@ -157,8 +158,8 @@ class Feedback:
         ]
         alone = len(budgets) == 1
         resets = [self._drain(permit, status, answer, budget, alone) for budget in budgets]
-        # The time that a refusal states comes before the resets of its budgets.
-        wait = stated or max(resets, default=0.0)
+        # The wait after a refusal takes precedence over the resets of its budgets.
+        wait = refused_for or max(resets, default=0.0)
         wait = min(wait, self._heed_at_most - (monotonic() - departure.at))
         if wait > 0:
             whole = answer.scope == "service"
@@ -172,7 +173,8 @@ class Feedback:
         period = drained_period(permit, budget, alone)
         reset = budget.next if budget.remaining == 0 else budget.reset
         reset = period if reset is None else reset
-        # A drain lasts for the limit's period, which may be at most twice the time until the reset.
+        # The tokens that a drain takes come back over the limit's period. If that is over twice the
+        # time until the server's reset, the drain would hold callers for too long.
         if 0 < period <= min(self._heed_at_most, 2 * reset):
             queue, left, limit = queue_of(permit), budget.remaining or 0, budget.limit or 0
             queue.change(Drain(UNIT, left, limit=limit, since=permit.t))

@@ -76,7 +76,8 @@ class LimitedTransport(Generic[Req, Inner]):
         return transport
 
     def _fail(self, error: BaseException, permits: CallPermits, steps: Steps) -> None:
-        # Only of a transport that reports its steps, no step means that nothing was sent.
+        # If a transport reports its steps, and none of them was a sending, nothing was sent. Of any
+        # other transport, only the kind of the error can say so.
         reports_steps = isinstance(self._inner, self._default)
         if not steps.sent and (reports_steps or isinstance(error, self._unsent)):
             mark_unsent(error)

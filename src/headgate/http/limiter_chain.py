@@ -34,7 +34,8 @@ Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
 
 UNSENT_MARK = "headgate_unsent"  # an attribute of an error that came before the sending
-LATE = 0.1  # seconds after its headers in which the body of a refusal counts
+# Headers that state a refusal are applied without its body if that is so many seconds later.
+LATE = 0.1
 
 
 class Place(NamedTuple):
@@ -51,7 +52,7 @@ class CallPermits:
 
     def __init__(self, feedback: Feedback | None = None) -> None:
         self.granted: list[tuple[Limiter, Permit]] = []
-        self.departure = Departure()  # until the call leaves
+        self.departure = Departure()  # the chain sets it when the call leaves
         self.heed_at_most = HEED_AT_MOST  # a chain sets its own
         self._feedback = feedback
 
@@ -118,8 +119,8 @@ class CallPermits:
     def fail(self, error: BaseException, *, sent: bool) -> None:
         """End the call with `error`. It costs nothing if the error is marked as unsent.
 
-        `sent`: the client has sent this call. A layer in between, such as a retry, may have sent it
-        before an attempt that ended unsent.
+        `sent`: an attempt was sent, so the call has its cost whatever the mark says. A retry below
+        may have sent one attempt, and ended with the error of another that was not sent.
         """
         if UNSENT_MARK in vars(error) and not sent:
             self.cancel()

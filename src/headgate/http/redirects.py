@@ -19,8 +19,8 @@ REDIRECTS = {301, 302, 303, 307, 308}
 class Departure(NamedTuple):
     """When a call left, and to which host.
 
-    `at`: on the monotonic clock. `origins`: the host that redirected the call first, by the encoded
-    names of the limiters that it passed there.
+    `at`: on the monotonic clock. `origins`: after redirects, the host for which the call passed a
+    limiter first, by the limiter's encoded name.
     """
 
     at: float = 0.0

@@ -242,7 +242,8 @@ class Attempt:
 
     @contextmanager
     def in_progress(self) -> Iterator[Attempt]:
-        # Outer adapters send the same request: keep their attempts, and no others.
+        # An adapter around this one sends the same request, so each retry concerns its attempt,
+        # too. Leave out attempts at other requests, in the midst of which this one is sent.
         others = tuple(each for each in IN_PROGRESS.get() if each._request is self._request)
         before = IN_PROGRESS.set((*others, self))
         try:
@@ -250,7 +251,8 @@ class Attempt:
         except BaseException as error:
             if isinstance(error, UNSENT):
                 mark_unsent(error)
-            self.permits.fail(error, sent=False)  # earlier tries have given back their own permits
+            # These permits are of the last try alone. If it was not sent, `error` is marked.
+            self.permits.fail(error, sent=False)
             raise
         finally:
             IN_PROGRESS.reset(before)
