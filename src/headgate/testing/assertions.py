@@ -122,9 +122,9 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
 def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota) -> None:
     """Check, for each call, the worst of the intervals that end with it: it begins at `first`.
 
-    When all units taken since `first` have come back, a check from a later begin is at least as
-    strict, also for later calls. So `first` moves on. A step may fall anywhere, so with steps each
-    later begin is checked as well.
+    `first` moves on when all units taken since then have come back. An interval with a later begin
+    is then at least as strict, also for the calls that follow. With steps it may be stricter before
+    that, because a step may fall anywhere. So each later begin is checked as well.
     """
     moments = [microseconds(call.begin) for call in calls]
     sums = [0, *accumulate(_cost_in(call, limit) for call in calls)]

@@ -125,7 +125,8 @@ class ManualClock(Clock):
     def wait(self, event: clocks.Event, timeout: float | None) -> None:
         """Block this thread until `event` is set, or the clock has moved by `timeout` seconds."""
         timer = None if timeout is None else self._plan(timeout, event.set)
-        # Only a clock that skips is moved here. Otherwise another thread moves it.
+        # With `skips` and a time-out, this thread moves the clock until the wait ends. Otherwise
+        # another thread moves the clock or sets the event.
         while not event.wait(BREATH if self.skips and timer is not None else None):
             self._step()
         if timer is not None:
@@ -180,7 +181,7 @@ class ManualClock(Clock):
         """Move to the next moment of a timer and run the due calls. False: none up to `until`."""
         due: list[Callable[[], None]] = []
         with self._lock:
-            # Stop at the first timer that is later than a due one.
+            # The first timer may be in the future: it moves the clock. Then only due ones follow.
             while self._timers and not (due and self._timers[0][0] > self.moment):
                 moment, _, timer = self._timers[0]
                 if timer.call is not None and moment > until:
@@ -254,6 +255,8 @@ def _restart(
             )
         )
     for limiter in limiters_in(store):
-        store.forget_places()  # else limits that differ from an earlier block's log a warning
+        # The store remembers the place in the code and the limits of each limiter, to warn of two
+        # that disagree. Those of the block before may differ, and are no reason for a warning.
+        store.forget_places()
         restart(limiter, limits.get(limiter, limiter.limits))
     store.forget_places()
