@@ -95,19 +95,21 @@ class WebPage:
                 await self._serve(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._guard(scope)
-        if response is None and is_stream(scope):
-            response = await self._stream(scope, receive, send)
-            if response is None:
-                return
-        if response is None:
-            try:
-                response = await self._answer(scope, receive)
-            except Refused as refused:
-                response = refused.response
-        await response.send(send, with_body=scope["method"] != "HEAD")
+        refusal = await self._guard(scope)
+        response = refusal or await self._answer(scope, receive, send)
+        if response is not None:
+            await response.send(send, with_body=scope["method"] != "HEAD")
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
+        """Return the response to send. None: a stream of events was sent."""
+        if is_stream(scope):
+            return await self._stream(scope, receive, send)
+        try:
+            return await self._find_response(scope, receive)
+        except Refused as refused:
+            return refused.response
+
+    async def _find_response(self, scope: Scope, receive: Receive) -> Response:
         path, method = path_of(scope), scope["method"]
         allowed = {"": "GET, HEAD", "/": "GET, HEAD", "/events": "GET", "/actions": "POST"}
         if path not in allowed:
@@ -186,7 +188,7 @@ def view_of(scope: Scope) -> View:
 
 
 def last_id(scope: Scope) -> float:
-    """The time of the last sample that a browser has, if its stream has ended."""
+    """The time of the last sample that a browser has. It sends this with each later request."""
     text = headers_of(scope).get("last-event-id", "")
     return float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", text) else 0.0
 

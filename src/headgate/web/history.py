@@ -1,4 +1,4 @@
-"""The samples of the last ten minutes, in memory: the newest of the names that were read last."""
+"""The samples of the last ten minutes, in memory, of the names that were read last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Target = tuple[str, "str | None"]  # a name, and a key of it
 
 
 class Sample(NamedTuple):
-    """`time`: of the system's clock. `full`: of each limit, from 0.0; above 1.0 in a debt."""
+    """`time`: of the system's clock. `full`: the used share of each limit; above 1.0 in a debt."""
 
     time: float
     waiting: int

@@ -92,7 +92,7 @@ class Poller:
             return Snapshot(trouble="The store could not be read. The log of this server says why.")
 
     async def _rest(self, spent: float) -> None:
-        """Sleep until the next read. A viewer that comes or leaves shortens it."""
+        """Sleep for the least rest, then on until a read is due, or a viewer comes or leaves."""
         least = min(max(LEAST_REST, REST * spent), MOST_REST)
         await asyncio.sleep(least)
         with suppress(TimeoutError):

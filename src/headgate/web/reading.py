@@ -89,7 +89,9 @@ class Reader:
             elif isinstance(status, StoreError):
                 snapshot.unread.add(target)
                 snapshot.trouble = snapshot.trouble or str(status)
-            elif not isinstance(status, UnknownLimiterError):  # it has no limits, or none any more
+            elif isinstance(status, UnknownLimiterError):
+                continue  # the name has no limits, or none any more
+            else:
                 raise status
         await self._read_oldest_waits(snapshot)
         moment = time()
