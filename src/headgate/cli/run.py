@@ -1,7 +1,7 @@
 """`headgate run`: a command holds a permit while it runs.
 
 The arguments become calls of a limiter here. Signals and the processes of commands are in
-commands.py.
+child_processes.py.
 """
 
 from __future__ import annotations
