@@ -1,7 +1,7 @@
 """The clock of one process: integer microseconds since 1970 that never step back.
 
 The memory store reads the time and waits for a moment only by such a clock, so headgate.testing can
-replace it. Other modules, such as closing.py, read the monotonic clock. Redis has its own clock.
+replace it. Other modules, such as permit.py, read the monotonic clock. Redis has its own clock.
 """
 
 from __future__ import annotations

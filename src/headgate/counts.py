@@ -1,7 +1,7 @@
 """The counts of acquires, by the name of the limiter: plain integers, to which acquires only add.
 
-`headgate.telemetry` reads them. A thread may switch only at a call. So an addition needs no lock if
-it makes no call between the read and the write of its integer.
+`headgate.telemetry` reads them. Python switches threads only at a call and at the turn of a loop.
+So an addition needs no lock if it makes no call between the read and the write of its integer.
 """
 
 from __future__ import annotations

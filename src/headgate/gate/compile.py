@@ -20,8 +20,8 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, TEN_YEARS, microseconds, rational, show
 
 SECOND = 1_000_000
-# With a steady refill, a full bucket has fewer parts than this. So the sum of the costs in a queue
-# for 256 full buckets stays within 2^53.
+# A full bucket that counts parts of a token has fewer of them than this. So the sum of the costs in
+# a queue for 256 full buckets stays within 2^53.
 LARGEST = 2**45
 LONGEST = TEN_YEARS * SECOND - 1  # the longest period, in microseconds
 # So the steady refill of a large bucket is slower by a thousandth at most.

@@ -169,7 +169,7 @@ function SlidingWindowRule.adopt(rule, old, t)
   rule.wanted, rule.found = 0, 0
 end
 
--- The last number is the length of the tail, which follows it in the state.
+-- The tail is a text, and stands last. The log has a field of its own: see state.lua.
 function SlidingWindowRule.numbers(rule, t)
   return rule.first, rule.used, rule.last - t, rule.pending, rule.gone, rule.opened - t,
     rule.merges_until, rule.skipped, rule.tail

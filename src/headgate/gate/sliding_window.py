@@ -1,5 +1,5 @@
 """The sliding window, on integers. Twin: sliding_window.lua, function for function. Python alone
-has `admit`. Lua alone has `numbers` and `restore`.
+has `admit`. Lua alone has `numbers`, `restore` and the local functions of its log.
 
 A log of (moment, cost) for one period, merged by moment. A grant at `t` counts until `t + per`, so
 no half-open interval of `per` microseconds ever holds more than `amount`.
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from headgate.gate.concurrency import MOST
 
-CELLS = 124  # of a period: a cell is shorter than per/120
+CELLS = 124  # of a period: from 4 ms on, a cell is shorter than per/120
 FULL = 2 * 127  # numbers in the log; the latest entry is beside it
 
 

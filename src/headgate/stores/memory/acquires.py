@@ -227,7 +227,7 @@ class Acquires:
                 WAITING.discard(waiter)
 
     def _needs_release(self, waiter: ThreadWaiter) -> Callable[[], bool]:
-        """Whether only a release can end the wait."""
+        """A function that says whether only a release can end the wait."""
         endless = waiter.request.max_sleep is None
         next_at = self._state.waiting.next_at
         return lambda: endless and self._lock.run(next_at, None) >= NEVER and waiter.grant is None
