@@ -24,8 +24,9 @@ SECOND = 1_000_000
 # a queue for 256 full buckets stays within 2^53.
 LARGEST = 2**45
 LONGEST = TEN_YEARS * SECOND - 1  # the longest period, in microseconds
-# So the steady refill of a large bucket is slower by a thousandth at most.
-FEWEST = 1000  # ticks of a period
+# Ticks of a period. They are rounded up, so with so many the refill is slower by a thousandth at
+# most.
+FEWEST = 1000
 STEP = 100_000  # microseconds: the longest tick that brings several whole tokens
 ATTEMPTS = 10  # to find a steady rate that becomes a rule
 
@@ -127,13 +128,14 @@ def steady_refill(rule: TokenBucketRule) -> tuple[int, int, bool]:
     If none is found that does, those of the nearest rate that is not faster.
     """
     capacity, price, gain, tick = rule.capacity, rule.price, rule.gain, rule.tick
-    # `smooth` divides the amount by one of these. With a smaller one than `least`, it would take a
-    # tenth of the tick.
+    # The amount is `gain` times a divisor that `smooth` has cancelled, and the rule does not have.
+    # With `whole` the amount is `capacity`. With a divisor below `least`, `smooth` would have
+    # stopped at a tenth of the tick.
     whole = 1 if capacity % gain else capacity // gain
     least = -(-LARGEST // (10 * rule.size))
     for divisor in (whole, *range(least, least + ATTEMPTS)):
         amount, last = gain * divisor, 10 * price * divisor
-        for tenth in range(last, last - 10, -1):  # `smooth` rounds all ten up to the same tick
+        for tenth in range(last, last - 10, -1):  # periods of the same number of ticks, rounded up
             per = tenth * tick // 10
             if per > LONGEST or amount >= BEYOND:
                 break
@@ -152,8 +154,16 @@ class Declaration:
     """The limits of a name, and the facts about them that a request needs before it is sent."""
 
     __slots__ = (
-        *("_limits", "_makers", "_order", "capacity", "holds", "is_one_rate", "lease", "program"),
-        *("rated", "timeless"),
+        "_limits",
+        "_makers",
+        "_order",
+        "capacity",
+        "holds",
+        "is_one_rate",
+        "lease",
+        "program",
+        "rated",
+        "timeless",
     )
 
     def __init__(self, rules: Sequence[Rule], limits: Sequence[Limit] = ()) -> None:

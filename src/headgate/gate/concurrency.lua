@@ -6,6 +6,7 @@ function ConcurrencyRule.new(unit, numbers)
   return { unit = unit, capacity = numbers[1], lease = numbers[2] }
 end
 
+-- Only a new rule is opened here: Gate.reset leaves out those that hold permits.
 function ConcurrencyRule.open(rule, t)
   rule.used = 0
 end

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 NEVER = 2**53  # no moment: only a release can make room
-MOST = 2**52  # of anything that is counted: beyond 2^53 Lua would lose count
+# The largest count of anything. Lua counts exactly up to 2^53, so also the sum of two counts.
+MOST = 2**52
 
 
 class ConcurrencyRule:

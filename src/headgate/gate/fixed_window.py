@@ -49,7 +49,8 @@ class FixedWindowRule:
 
     def ready(self, cost: int, t: int) -> int:
         """The first moment at or after `t` at which `cost` tokens are left (T4)."""
-        # `used` counts in the window of `start` alone. The gate lets no call pass before `start`.
+        # `used` counts in the window of `start` alone. A `t` before `start` has that window, too,
+        # because the gate lets no call pass earlier.
         running = self.began(self.start)
         began = max(self.began(t), running)
         spent = began == running and self.used + cost > self.capacity

@@ -31,7 +31,8 @@ function Gate.adopt(rules, t)
     if old then
       rule:adopt(old, t)
     else
-      opened[i], others[#others + 1] = rule.holds or nil, rule
+      opened[i] = rule.holds or nil
+      others[#others + 1] = rule
     end
   end
   for _, rule in ipairs(others) do
@@ -45,8 +46,8 @@ end
 
 function Gate.carry_over(rule, old, t)
   local left, before = rule:left(t), old:left(t)
-  local target = max(rule.capacity - old.capacity + before, min(0, before))
-  local spent = left - target
+  local used = old.capacity - before
+  local spent = left - max(rule.capacity - used, min(0, before))
   local room = min(spent, max(0, left))
   if room > 0 then rule:take(room, t) end
   if spent > room then rule:settle(spent - room, t, t) end
@@ -94,7 +95,8 @@ function Gate.pass(costs, count)
   return count, fence
 end
 
--- Returns 'grant', t, fence; 'late', t; or 'full' or 'wait' (call Gate.join then), t, position.
+-- Returns 'grant', t, fence; 'late', t; 'full', t, position; or 'wait', t, position. After 'wait'
+-- the caller of this function calls Gate.join.
 function Gate.acquire(costs, reserve_ahead, max_sleep, max_waiters)
   local now, queued = gate.t, gate.queued
   local t = queued > 0 and NEVER or Gate.ready(costs)

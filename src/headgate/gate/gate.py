@@ -20,7 +20,9 @@ from headgate.gate.concurrency import NEVER, ConcurrencyRule
 
 Units = Mapping[str, int]  # of an acquire by name: {"tokens": 900}
 Costs = tuple[int, ...]  # a number for each rule, in order; 0 leaves it untouched
-ROUNDS = 100  # times that rules may put each other off; only quotas ever do (S9)
+# Attempts to find a moment that suits all rules (S9). A later moment can only be worse for a quota
+# with slack: its window may be about to end.
+ROUNDS = 100
 ONE_EACH = {"requests": 1, "permits": 1}  # the units of an acquire that names none
 
 
@@ -49,7 +51,8 @@ class Rule(Protocol):
     def settle(self, extra: int, t: int, now: int) -> None: ...
     # At `since` there were no more than `left`.
     def drain(self, left: int, since: int, now: int) -> None: ...
-    # When `total` will have passed, one by one from `t` on: the estimate for the end of a queue.
+    # When the last of `total` tokens is there, if callers take all that come from `t` on: the
+    # estimate for the end of a queue.
     def ahead(self, total: int, t: int, now: int) -> int: ...
     # From this moment on the rule is as good as new (T12).
     def idle_at(self) -> int: ...
@@ -86,12 +89,14 @@ class Rules:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.all = tuple(rules)
-        # The cost of an acquire that names no unit, and the rules that it touches.
+        # The cost of an acquire that names no unit, and the entry of such an acquire in the queue.
         self.usual: Costs = tuple(ONE_EACH.get(rule.unit, 0) for rule in self.all)
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.all, self.usual, strict=True) if cost]
-        # Permits are taken last, so an interrupt leaks none of them.
+        # The rules that it touches, each with its cost, which is 1. Those of permits come last: an
+        # interrupt before them has no permit to give back, which a second one could prevent.
         self.single = sorted(single, key=lambda each: each[0].holds)
+        # The rules that count over time, and those of permits, each with its index in `all`.
         self.rated = [(index, rule) for index, rule in enumerate(self.all) if not rule.holds]
         self.slots = [(index, rule) for index, rule in enumerate(self.all) if rule.holds]
         self.holding = [cast(ConcurrencyRule, rule) for _, rule in self.slots]
@@ -149,8 +154,8 @@ def carry_over(rule: Rule, old: Rule, t: int) -> None:
     the tokens that are there, and `settle` the rest.
     """
     left, before = rule.left(t), old.left(t)
-    target = max(rule.capacity - old.capacity + before, min(0, before))
-    spent = left - target
+    used = old.capacity - before
+    spent = left - max(rule.capacity - used, min(0, before))
     room = min(spent, max(0, left))
     if room > 0:
         rule.take(room, t)
@@ -339,8 +344,8 @@ class Gate:
     def pause(self, now: int, time: int) -> None:
         """Let no caller pass for `time` microseconds. One pause never ends another.
 
-        A pause ends later than every reserved moment. So a session recognises the earlier grants by
-        their moments, and lets their callers wait again.
+        A pause ends later than every moment that is reserved already. So a session can tell these
+        reservations from later ones: it gives them back, and their callers wait again.
         """
         self.own_pause = max(self.own_pause, self.clamp(now) + time, self.reserved + 1)
         self.not_before = max(self.not_before, self.own_pause)
@@ -354,7 +359,7 @@ class Gate:
         self.not_before = max(self.reserved, self.own_pause, self.whole_pause)
 
     def pause_left(self) -> int:
-        """0: there is no pause. A reservation alone is none."""
+        """0: there is no pause. The moment of the last reservation is no end of a pause."""
         return self.not_before - self.t if self.not_before > max(self.t, self.reserved) else 0
 
     def resume(self, now: int) -> None:

@@ -28,7 +28,7 @@ function SlidingWindowRule.open(rule, t)
   set_log(rule, '')
   rule.first, rule.used, rule.last, rule.pending = 0, 0, 0, 0
   rule.gone, rule.opened, rule.merges_until = 0, t, 0
-  rule.wanted, rule.found = 0, 0
+  rule.wanted, rule.found = 0, 0 -- a cache: see `ready`
 end
 
 local function forget_first(rule)
@@ -148,6 +148,7 @@ function SlidingWindowRule.ahead(rule, total, t, now)
   rule:refresh(now)
   local periods = floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity
+  -- As `ready`, but without its cache: that one is for the head of the queue.
   local need = rule.used + rest + 1 - rule.capacity
   return (need > 0 and max(t, rule:freed(need)) or t) + periods * rule.per
 end

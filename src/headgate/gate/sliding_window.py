@@ -6,9 +6,9 @@ no half-open interval of `per` microseconds ever holds more than `amount`.
 
 The log has at most 128 entries, whatever the amount. It is exact as long as so many suffice. Cells
 are equal parts of the time, and a period overlaps 125 of them at most. When the log is full, the
-entries of each cell merge into the latest of them. For one period from then on, each new entry
-merges, too. A merged entry counts for up to a cell longer. So the window is never over, and a
-caller waits for one cell longer at most.
+entries of each cell become one, at the latest moment among them. For one period from then on, a new
+entry also takes in the earlier ones of its cell. A merged entry counts for up to a cell longer. So
+the window is never over, and a caller waits for one cell longer at most.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class SlidingWindowRule:
         """Begin at `t`. Giving back an earlier grant returns nothing (T9)."""
         # Moment and cost of each entry but the latest, oldest first. It is empty if `last` is 0.
         log: list[int] = []
+        # `last` and `pending` are the moment and cost of the latest entry.
         # One statement: an exception of a signal handler changes nothing or finds all changed.
-        self.log, self.used, self.last, self.pending = log, 0, 0, 0  # the latest entry
+        self.log, self.used, self.last, self.pending = log, 0, 0, 0
         # When tokens last came free: an entry expired, or the limits changed. For `drain`.
         self.gone, self.opened = 0, t
         self.merges_until = 0  # new entries merge before this moment
@@ -94,7 +95,7 @@ class SlidingWindowRule:
     def take(self, cost: int, t: int) -> None:
         self.refresh(t)
         last, pending = self.last, self.pending
-        if t != last > 0:
+        if t != last > 0:  # there is a latest entry, of another moment
             if len(self.log) == FULL:
                 self.merge(t)
             if t >= self.merges_until or t // self.cell != last // self.cell:
@@ -141,6 +142,7 @@ class SlidingWindowRule:
 
     def give(self, cost: int, t: int) -> None:
         """Undo a take at `t` (T5). Its entry may have merged into the next one of its cell."""
+        # It has no entry if the window began later, or if it counts no longer.
         if t < self.opened or t + self.per <= self.gone:
             return
         log, at = self.log, 0

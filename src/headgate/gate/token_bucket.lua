@@ -121,7 +121,8 @@ end
 
 function TokenBucketRule.numbers(rule, t)
   local marks = rule.marks
-  local at, taken, top = rule.at - t, rule.taken - rule.at, rule.top - rule.size -- mostly short
+  -- The differences are mostly small, and take fewer bytes than the numbers.
+  local at, taken, top = rule.at - t, rule.taken - rule.at, rule.top - rule.size
   if #marks == 0 then return rule.level, at, taken, top end
   local flat = {}
   for i, mark in ipairs(marks) do flat[2 * i - 1], flat[2 * i] = mark[1], mark[2] end

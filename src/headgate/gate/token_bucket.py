@@ -52,8 +52,8 @@ class TokenBucketRule:
         self.level = self.start
         self.at = 0
         self.taken = 0  # the moment of the last take
-        self.top = 0  # the highest level before a take, of those after the newest mark
-        # Of older takes, as (moment, level): see `note`.
+        self.top = 0  # the highest level before a take since the newest mark
+        # The same for older takes, as (moment, level): see `note`.
         self.marks: list[tuple[int, int]] = []
         self.grain = self.size // MARKS + 1
 
@@ -98,10 +98,11 @@ class TokenBucketRule:
     def note(self, t: int) -> None:
         """Remember how full the bucket was before the take at `t`, for `undo`.
 
-        Tokens of an earlier take that come back must not lift the bucket above its size. A mark
-        (moment, level) is for the takes after the previous mark, up to `moment`: the bucket was
-        nowhere above `level` before them. The levels of the marks fall. Drops below `grain` make no
-        mark: then an undo may return too little, never too much.
+        Tokens of an earlier take that come back must not lift the bucket above its size. So `undo`
+        needs the highest level before each later take. `top` bounds it for the takes since the
+        newest mark. A mark (moment, level) bounds it for the takes up to `moment`, from the mark
+        before on. Each mark has a lower level than the one before. A drop of less than `grain`
+        makes no mark: then an undo may return too little, never too much.
         """
         level, marks = self.level, self.marks
         if level > self.top:
@@ -199,9 +200,9 @@ class TokenBucketRule:
     def adopt(self, old: TokenBucketRule, t: int) -> None:
         """Go on with as many tokens, and no extra ones (T9).
 
-        `open` comes first. It sets `top` to `size`, so giving back the takes before the last one
-        returns nothing. The time since the last step is rescaled to the new rate, so frequent
-        changes never postpone a step for ever.
+        `open` comes first. It sets `top` to `size`, as if the bucket had been full before the last
+        take. So an undo of an earlier take returns nothing. The time since the last step is
+        rescaled to the new rate, so frequent changes never postpone a step for ever.
         """
         old.refresh(t)
         # `// 1` rounds down, as `floor` in the Lua twin. `int` alone would round a debt up.
