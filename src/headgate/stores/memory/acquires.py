@@ -42,7 +42,14 @@ T = TypeVar("T")
 
 class Acquires:
     __slots__ = (
-        *("__weakref__", "_clock", "_lock", "_loop_check", "_state", "counts", "leave", "name"),
+        "__weakref__",
+        "_clock",
+        "_lock",
+        "_loop_check",
+        "_state",
+        "counts",
+        "leave",
+        "name",
     )
 
     name: str
@@ -90,7 +97,8 @@ class Acquires:
     async def continue_migrated(self, future: Future[Any], result: Any, request: Request) -> None:
         """Continue the task of a local waiter, whose future has this result.
 
-        A marker: the task has its permit. A `MigratedWaiter`: its wait goes on in the gate's queue.
+        If `result` is a `MigratedWaiter`, its wait goes on in the gate's queue. Otherwise `result`
+        is a marker (see `WaitQueue.starting`), and the task has its permit.
         """
         if not isinstance(result, MigratedWaiter):
             self._state.waiting.forget_marker(result)
@@ -112,7 +120,10 @@ class Acquires:
             raise
 
     def _count(self, waiter: Waiter) -> None:
-        """Count the block as a holder now, if no limit held anything at its grant."""
+        """Count a block that was granted when no limit counted holders.
+
+        Limits that are declared during the block may count it (S1).
+        """
         if not waiter.holds:
             self._lock.run(self._state.waiting.holders.count_late, waiter)
 

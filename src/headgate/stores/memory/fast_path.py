@@ -149,7 +149,7 @@ def counted_enter() -> tuple[Build, Callable[[], int]]:
 
     The count is a local variable, because an attribute would cost twice as much (benchmarks,
     telemetry). All the functions that are built share it: a thread may still use an earlier one.
-    They do not check the pool first, to save half of that cost again.
+    They pop without a look at the pool, which saves half of the cost of the count.
     """
     passed = 0
 
@@ -255,7 +255,7 @@ def build_pooled_leave(queue: Acquires, waiters: WaitQueue, lock: Lock) -> Calla
                 first = futures[0]
                 if first.get_loop() is not here:
                     return False
-                # Also here, for `except`: an interrupt after popleft() loses its result.
+                # `except` needs this name if an interrupt after popleft() loses its result.
                 future = futures[0]
                 future = popleft()
                 if future is not first and future.get_loop() is not here:

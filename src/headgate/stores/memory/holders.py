@@ -21,9 +21,9 @@ A = TypeVar("A")
 class Holders:
     """The permits that are held, and the pool of those that were released and still count as held.
 
-    A usual permit has one of each unit. The gate's limits count usual permits. If there is no such
-    limit, the length of `inside` is their number. `_units` has the number of all other permits, by
-    their units. The gate counts these, too.
+    A usual permit has one of each unit. If a limit counts usual permits, its rule does so, and
+    `inside` is empty. Otherwise `inside` has an entry for each. `_units` has the number of all
+    other permits, by their units. The rules of these units count them, too.
     """
 
     __slots__ = ("_gate", "_uncounted", "_units", "counted", "inside", "pool")

@@ -95,7 +95,7 @@ class KeyQueue:
     def _open(self, in_use: bool = False) -> MemoryQueue:
         """The whole queue. Raises Reentered in code that has interrupted an admission.
 
-        `in_use`: it has limits afterwards. A limiter without limits may have made it.
+        `in_use`: declare its limits if no acquire has, as when an attached limiter has opened it.
         """
         queue = self._store.open_queue(self.name, self._declared)
         if in_use:
@@ -181,7 +181,10 @@ class KeyQueue:
         return None if pauses and pause_left(store, self.name) else state
 
     def _undo(self, passed: tuple[int, int] | None, block: int) -> None:
-        """Count out the caller of a block, which an exception kept out. Its token stays charged."""
+        """An exception keeps the caller out of its block: count it no longer as inside.
+
+        Its token stays charged.
+        """
         if passed is not None and block:
             self.leave()
 
@@ -220,7 +223,7 @@ class KeyQueue:
         grant = self._admit(0)
         return None if grant is None else Permit(self, {}, Grant(*grant), 0.0, 0, None)
 
-    # The permits of a key with numbers hold nothing: under a concurrency limit it is a whole queue.
+    # These permits come from a `KeyState`. Its limit is no `Concurrency`, so they hold nothing.
 
     def release(self, permit: Permit) -> None:
         """Do nothing."""

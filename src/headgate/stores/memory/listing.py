@@ -48,7 +48,7 @@ class MemoryLists:
         return self.longest()
 
     async def amembers(self, name: str) -> Members:
-        """Without the local waiters that came after the last `status`: it queues them."""
+        """Local waiters are missing until a step of the queue, such as `status`, queues them."""
         limits = dict(self._store.declarations())
         if name not in limits:
             return Members((), (), 0, 0)

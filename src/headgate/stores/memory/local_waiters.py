@@ -26,7 +26,8 @@ class LocalWaiters:
         self.epoch = 0
         self.futures: Futures = deque()
         self._migrating: Futures = deque()  # on their way to the gate's queue
-        # By the id of its future: the waiter that a task has become, until the task sees it.
+        # The waiters that tasks have become, by the ids of their futures. A task takes its waiter
+        # out when it runs.
         self.migrated: dict[int, MigratedWaiter] = {}
         self.loops = Loops()  # event loops whose tasks wait in the gate's queue
 

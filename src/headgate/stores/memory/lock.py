@@ -31,7 +31,7 @@ ATTEMPTS = 100
 # Deferred calls beyond which the threads that make them wait for the one that runs them.
 MOST_DEFERRED = 100
 CHECK_AGAIN = 0.1  # seconds between a waiting thread's looks at the lock
-GIVE_WAY = 0.001  # seconds for which such a thread waits
+GIVE_WAY = 0.001  # seconds for which a thread waits that defers one call more
 
 
 class RawLock(Protocol):
@@ -222,7 +222,10 @@ class Lock:
         return next((entry for entry in tuple(self.deferred) if entry[0] is self), None)
 
     def is_held_here(self) -> bool:
-        """Whether this thread has the shared lock. Blocking here would block every queue."""
+        """Whether this thread has the shared lock. Blocking here would block every queue.
+
+        A test may give this object a lock of its own.
+        """
         return self.deferred is DEFERRED and has_lock()
 
 

@@ -23,12 +23,12 @@ def members_of(queue: WaitQueue, now: int) -> Members:
     label, declared = own_label(), queue.declared
     held = queue.holders.held()
     each = chain.from_iterable(repeat(units, count) for units, count in held)
-    waiting = islice(enumerate(queue.gate.queue), MOST)
+    waiting = [cast("waiters.Waiter", it) for it in islice(queue.gate.queue, MOST)]
     return Members(
         tuple(Holder("", label, units_of(units, declared), None) for units in islice(each, MOST)),
         tuple(
             Waiter("", label, units_of(it.request.units, declared), place, None, waited_by(it, now))
-            for place, it in ((place, cast("waiters.Waiter", it)) for place, it in waiting)
+            for place, it in enumerate(waiting)
         ),
         sum(count for _, count in held),
         len(queue.gate.queue),

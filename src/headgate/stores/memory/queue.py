@@ -83,7 +83,7 @@ class MemoryQueue(Acquires):
             enter = (
                 build_pooled_enter(self, waiting, enter)
                 if counts is None
-                else begin_counting(self)(self, waiting, enter)
+                else begin_counting(self)(self, waiting, enter)  # it returns the builder
             )
             self.leave = build_pooled_leave(self, waiting, lock)
         elif waiting.holders.counted:
@@ -94,7 +94,7 @@ class MemoryQueue(Acquires):
             build_pooled_wait(self, waiting, self._clock.now, counts) if pools else self.enter_queue
         )
         waiting.pooling, self.enter = pools, enter
-        # Until a task has shown that asyncio runs it, tasks enter by the check.
+        # Tasks enter by `LoopCheck` until it has found that asyncio runs one of them.
         self.enter_task = enter if self._loop_check.knows() else self._loop_check.enter
 
     # The limits -----------------------------------------------------------------------------------
@@ -126,7 +126,10 @@ class MemoryQueue(Acquires):
         self.once_known("", lambda: None, in_use=True)
 
     def once_known(self, call: str, act: Callable[[], None], in_use: bool = False) -> None:
-        """Run `act` now, or raise. `call` is for other stores."""
+        """Run `act` now, or raise if the name has no limits. `in_use`: those of a key suffice.
+
+        `call` is for other stores.
+        """
         if not (in_use and self._store.has_keys(self.name)):
             self._state.learn()
         act()

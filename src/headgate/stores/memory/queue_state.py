@@ -171,7 +171,7 @@ class QueueState:
             return None
         permit = Permit(self._issuer, request.units, grant, 0.0, self.waiting.local.epoch, None)
         if self.waiting.declared.holds:
-            if request.units or not self.waiting.holders.counted:
+            if request.units or not self.waiting.holders.counted:  # else `add` does nothing
                 self.waiting.holders.add(request.units)
             start_holding(permit)  # the last step
         return permit
@@ -226,6 +226,7 @@ class QueueState:
     def _update(self, declared: Declaration, former: Declaration | None) -> None:
         self.prepare(declares=False)
         present = self.waiting.declared
+        # Note the limits that it replaces as declared, so that it overrules them from now on.
         if former is not None or self.undeclared:
             self._declarations.declare((former or present).program)
         self._declarations.update(declared.program)
@@ -301,7 +302,7 @@ class QueueState:
         if self._evicted:
             self._replace_rules()
             self._rebuild()
-            # Under the lock: the next use has the queue kept again.
+            # Drop it under the lock: so a use comes before, or later and has it kept again.
             self._store.drop(self._issuer)
         return self._evicted
 

@@ -48,14 +48,15 @@ class MemoryStore:
         self.kept: dict[str, KeyState | MemoryQueue] = {}
         self._most = FEWEST_QUEUES  # of `kept`, before the next search for idle ones
         self.counts_blocks = counts_blocks()
-        self._written: Written = {}
+        self._written: Written = {}  # where limiters were made, and with which limits
         self.pauses: dict[str, int] = {}  # of whole limiters, by name: when they end
         STORES.add(self)
 
     def queue(self, name: str, declared: Declaration) -> Queue:
-        """The queue of `name`, made with `declared` if there is none.
+        """The queue of `name`, made with `declared` if there is none. Nothing is declared.
 
-        Warn if another limiter of the name has other limits. Nothing is declared.
+        Warn if another limiter of the name has other limits. A key has those of its limiter, so
+        there is no warning for it.
         """
         if declared.is_one_rate and ":" in name:  # a key
             if len(self.kept) > self._most:
@@ -100,7 +101,8 @@ class MemoryStore:
             inside = take_over(queue, state.rule, state.fence)
             self._pause_key(queue)
             self.lock.deferred.append((self.lock, lambda: self._enroll(name)))
-            # No call comes before the end of these lines: each block that leaves finds its count.
+            # These lines make no call, so nothing runs between them. Each block that leaves finds
+            # its count, in the new queue or in the old state.
             self.kept[name] = queue
             inside += [None] * state.inside
             state.inside = 0
@@ -229,7 +231,7 @@ class MemoryStore:
 
     @property
     def texts(self) -> None:
-        """None: these are for limits that processes share."""
+        """None: one process needs no texts that processes share (`Texts`)."""
         return None
 
     def forget_places(self) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headgate.gate.gate import Units
     from headgate.permit import Permit
 
-# Microseconds after an estimate that came too early, until its waiter checks again.
+# An estimate may come too early. Its waiter then checks again after so many microseconds.
 RECHECK = 10_000
 
 
@@ -177,11 +177,12 @@ class WaitQueue:
 
     def advance_later(self) -> None:
         """Advance after the step that runs now. Either may run again after an exception."""
+        # Without waiters, `advance` can still let released permits stay in the pool again.
         if self.local.futures or self.gate.queue or (not self.pooling and self.declared.timeless):
             self._lock.deferred.append((self._lock, self.advance))
 
     def _estimate_again(self, waiter: Waiter) -> None:
-        """Let the head ask for its present estimate, unless it has its grant."""
+        """Let the head ask for its present cost (`Request.estimate`), unless it has its grant."""
         if waiter.grant is None:
             waiter.request = request = waiter.request.renewed()
             if self.gate.queue[waiter][0] is not request.units:

@@ -93,7 +93,7 @@ class TaskWaiter(Waiter):
             resolve(self.future, self)
 
         if self.future.done():
-            await sleep(0)  # behind all that were woken before
+            await sleep(0)  # it was woken already: let those that were woken before it run first
         loop = self.future.get_loop()
         timer = None if timeout is None else clock.later(loop, timeout, look_and_wake)
         try:
