@@ -19,8 +19,8 @@ class Change:
 
 
 class Update(Change):
-    """`former`: the limits that this limiter would have declared, if it has not declared any yet.
-    The update overrules a later declaration of them, too. `reason`: "update", or "adopted": a
+    """`former`: the limits of this limiter, if it has not declared them yet. The update then also
+    overrules a later declaration of them. `reason`: "update", or "adopted": a
     service's answer stated the limits.
     """
 
@@ -56,8 +56,9 @@ class Reset(Change):
 
 
 class Drain(Change):
-    """At `since`, by the store's clock, `left` of the budget were left; `since` 0: now. `limit`:
-    change only limits of `unit` with this capacity; 0: all limits of `unit`.
+    """The service said that the budget had `left` at `since`, by the store's clock; 0: now.
+
+    `limit`: change only limits of `unit` with this capacity; 0: all limits of `unit`.
     """
 
     __slots__ = ("left", "limit", "since", "unit")

@@ -93,8 +93,18 @@ class Counts:
     """The acquires of all limiters and keys that share these counts."""
 
     __slots__ = (
-        *("costs", "held", "is_share", "lost", "passed", "paused_until", "pauses", "refusals"),
-        *("refused", "sources", "unlimited", "waits"),
+        "costs",
+        "held",
+        "is_share",
+        "lost",
+        "passed",
+        "paused_until",
+        "pauses",
+        "refusals",
+        "refused",
+        "sources",
+        "unlimited",
+        "waits",
     )
 
     def __init__(self, is_share: bool = False) -> None:
@@ -124,7 +134,8 @@ class Counts:
         """The acquires that have ended, by outcome.
 
         "unlimited" and "local": the store could not be asked, and the acquire went on as its
-        `on_store_error` says. "local" is 0 here: other counts, which are of a share, have those.
+        `on_store_error` says. "local" is 0 here: the counts of the share have those acquires, as
+        "passed" and "waited".
         """
         granted = {"passed": self.passed, "waited": self.waited}
         return {**granted, **self.refused, "unlimited": self.unlimited, "local": 0}

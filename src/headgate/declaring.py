@@ -191,8 +191,8 @@ class Attached:
     async def astatus_in_use(self) -> Status:
         """The status for operators, also if only keys of the name are in use.
 
-        Then its pause is the one that also holds the keys. Its limits are those that a process sent
-        with a call, but did not declare.
+        In that case it has the pause of the whole limiter, which also holds the keys. Its limits
+        are those that a process sent with a call and did not declare.
         """
         try:
             return await self.astatus()

@@ -90,7 +90,7 @@ def limited_async_generator(limiter: Any, function: Function) -> Function:
                     with meanwhile:
                         sent = yield item
                     step = items.asend(sent)
-                except GeneratorExit:
+                except GeneratorExit:  # `aclosing` closes the inner generator
                     raise
                 except BaseException as error:  # the inner generator gets it
                     step = items.athrow(error)

@@ -49,7 +49,7 @@ def store_of(owner: Any) -> Any:
 
 
 def state_of(limiter: Limiter) -> tuple[Store, str, str | None]:
-    """Return the mark of a state: the same for all limiters that share it."""
+    """Return a value that is equal for limiters that share one state, and for no others."""
     return registry.store_of(limiter._options["store"]), limiter.name, limiter.key
 
 

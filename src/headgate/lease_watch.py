@@ -240,8 +240,8 @@ class Watched(QueueWrapper):
     def leave(self) -> None:
         """Leave the block that this task or thread entered last.
 
-        A task may close a generator that another task entered. Then leave the last block of the
-        task or thread that was listed last.
+        This one has entered no block if it closes a generator in which another task or thread did.
+        Then leave the last block of the task or thread that came last into `_inside`.
         """
         owner = visitor()
         if owner not in self._inside:

@@ -31,7 +31,8 @@ INTERVAL = 60.0  # seconds between two lines of one kind and name
 EXIT_TIMEOUT = 2.0  # seconds that the end of the process waits for handlers, in all
 LAST_TIMEOUT = 0.2  # seconds that it still gives them when EXIT_TIMEOUT is over
 REFUSAL_PAUSE = 0.02  # seconds between two attempts to end the waits of handlers
-EXIT_PRIORITY = -1000  # the priority among multiprocessing's finalizers: the others may log
+# Of the finalizers of multiprocessing, those with a lower priority run later. The others may log.
+EXIT_PRIORITY = -1000
 
 
 Line = Callable[[], object]  # writes a log line, or calls a hook of the user

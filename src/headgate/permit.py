@@ -123,7 +123,7 @@ class Permit:
         self._lost: bool | None = None  # once it is released: whether it was lost then
         if self.held:
             self.__class__ = Held
-        self._reported = False  # the loss of its lease
+        self._reported = False  # whether `report_loss` has reported the loss of its lease
 
     @property
     def lost(self) -> bool:

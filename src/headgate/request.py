@@ -16,8 +16,8 @@ from headgate.validation import BEYOND, check_max_sleep, exact, microseconds, sh
 if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
-# The advice for an argument that a call does not take: those of threading's `acquire`, and in a try
-# those of our `acquire`.
+# The advice for an argument that a call does not take: such an argument arrives as a unit. They are
+# those of threading's `acquire`, and in a try those of our `acquire`.
 MISTAKES = {
     "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire()",
     "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",

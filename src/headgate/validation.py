@@ -304,6 +304,7 @@ def _real(call: str, field: str, value: object, way: str) -> float:
 def _bad_type(
     call: str, field: str, value: object, wanted: str, way: str, *, a: str = ""
 ) -> TypeError:
+    """`a`: the article that the message has before `field`."""
     kind = "None" if value is None else f"a {type(value).__name__}"
     rule = f"{a}{field} must be {wanted}, not {kind}"
     return TypeError(_sentence(call, field, value, rule, way))

@@ -68,7 +68,11 @@ class Reader:
         self._left_out: list[str] = []  # names for which the last scrape had no time
 
     def read(self) -> FleetState:
-        """The state of the fleet, in a thread of the HTTP server: within 5 * TIMEOUT."""
+        """The state of the fleet, in a thread of the HTTP server.
+
+        The index takes at most TIMEOUT. `astatuses` takes three times as long, and once more for
+        the last names: 5 * TIMEOUT in all.
+        """
         return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result()
 
     async def _read(self) -> FleetState:

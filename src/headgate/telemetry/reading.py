@@ -287,6 +287,7 @@ def read_stores() -> list[StoreState]:
         available = store.available
         if name in found:
             available, modes = available and found[name].available, modes | set(found[name].modes)
+        # `calls` has those of all stores with this name.
         found[name] = StoreState(name, available, tuple(sorted(modes)), store.calls())
     return list(found.values())
 
