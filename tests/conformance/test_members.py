@@ -10,7 +10,9 @@ from headgate import Concurrency, Limiter
 from headgate.internals import store_of as store_behind
 from headgate.keys import encoded
 from headgate.stores.memory.store import MemoryStore
+from tests.faults.scene import visit
 from tests.waiting import until_they_wait
+from tests.world import World, told, waiting
 
 
 async def test_holders_and_waiters_are_listed_with_their_costs_in_order(
@@ -72,3 +74,19 @@ async def test_members_in_memory_have_the_label_of_this_process_and_the_time_of_
         [oldest] = await lists.aoldest_waits([name])
         assert oldest >= later.waited
     (await waiter).release()
+
+
+@told
+async def test_no_waiter_has_waited_since_before_it_came(world: World) -> None:
+    """In memory no step has looked at the clock when the waiter comes."""
+    limiter = world.limiter(Concurrency(1))
+    async with limiter:
+        await world.sleep(20 * world.beat)
+    async with limiter:
+        waiter = asyncio.ensure_future(visit(limiter))
+        await world.sleep(world.beat)  # a `status` before the waiter comes would look at the clock
+        await waiting(limiter, 1)
+        lists = store_behind(limiter).lists
+        [oldest] = await lists.aoldest_waits([encoded(world.name)])
+    await waiter
+    assert oldest < 10 * world.beat

@@ -24,7 +24,7 @@ from headgate.log_writer import flush
 from headgate.stores.memory import acquires as memory_acquires
 from headgate.stores.redis.session import loop_session
 from headgate.telemetry import reading
-from tests.faults.scene import enter
+from tests.faults.scene import enter, visit
 from tests.servers import Server, dead_port
 from tests.telemetry.conftest import acquires, outcomes
 from tests.world import World, at_rest, told, waiting
@@ -123,6 +123,33 @@ async def test_acquires_that_queue_are_counted_with_their_waits(world: World) ->
     waits = acquires(world.name).waits["waited"]
     assert sum(waits.counts) == 3
     assert waits.sum >= (1 + 2 + 3) * world.beat * 0.99
+
+
+@told
+async def test_a_wait_is_counted_from_the_moment_at_which_its_caller_came(world: World) -> None:
+    """In memory the first step that sees the waiter is a `status`, long after its coming."""
+    limiter = world.limiter(Concurrency(1))
+    async with limiter:
+        await world.sleep(20 * world.beat)  # meanwhile no step looks at the clock
+    async with limiter:
+        waiter = asyncio.ensure_future(visit(limiter))
+        await world.sleep(5 * world.beat)
+        await limiter.astatus()
+    await waiter
+    assert 4.5 * world.beat <= acquires(world.name).waits["waited"].sum < 15 * world.beat
+
+
+@told
+async def test_the_wait_behind_other_waiters_begins_when_its_caller_came(world: World) -> None:
+    limiter = world.limiter(Concurrency(1))
+    async with limiter:
+        first = asyncio.ensure_future(visit(limiter))
+        await waiting(limiter, 1)
+        await world.sleep(20 * world.beat)
+        second = asyncio.ensure_future(visit(limiter))
+        await world.sleep(5 * world.beat)
+    await asyncio.gather(first, second)
+    assert 29 * world.beat <= acquires(world.name).waits["waited"].sum < 40 * world.beat
 
 
 @told

@@ -94,8 +94,12 @@ class Acquires:
     def enter_sync(self, request: Request) -> None:
         self._enter_sync(ThreadWaiter(request), self._count)
 
-    async def continue_migrated(self, future: Future[Any], result: Any, request: Request) -> None:
+    async def continue_migrated(
+        self, future: Future[Any], result: Any, request: Request, since: int
+    ) -> None:
         """Continue the task of a local waiter, whose future has this result.
+
+        `since`: when it came. 0: its wait is not counted.
 
         If `result` is a `MigratedWaiter`, its wait goes on in the gate's queue. Otherwise `result`
         is a marker (see `WaitQueue.starting`), and the task has its permit.
@@ -106,6 +110,7 @@ class Acquires:
         try:
             self._state.waiting.local.migrated.pop(id(future), None)
             result.seen, result.request = True, request
+            result.since = since or result.since
             if result.grant is None:
                 await self._sleep(result)
             await self._begin(result)

@@ -222,7 +222,7 @@ def build_pooled_wait(
                 if counts is not None and not noted:
                     note_refusal(counts, queue.name, reason_of(error), (now() - since) / 1_000_000)
                 raise
-            await queue.continue_migrated(future, result, request)
+            await queue.continue_migrated(future, result, request, since)
         finally:
             closing.end(entry)
 

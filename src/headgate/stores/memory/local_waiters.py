@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 
+from headgate.clock import Clock
 from headgate.gate.gate import Gate
 from headgate.request import Request
 from headgate.stores.loops import Loops
@@ -18,10 +19,10 @@ PLAIN = Request({})
 
 
 class LocalWaiters:
-    __slots__ = ("_gate", "_migrating", "epoch", "futures", "loops", "migrated")
+    __slots__ = ("_clock", "_gate", "_migrating", "epoch", "futures", "loops", "migrated")
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, gate: Gate, clock: Clock) -> None:
+        self._gate, self._clock = gate, clock
         # Grows with each fork or restart. To release a permit of an earlier epoch changes nothing.
         self.epoch = 0
         self.futures: Futures = deque()
@@ -55,7 +56,8 @@ class LocalWaiters:
         if waiter is None:
             self.loops.add(future.get_loop())
             waiter = self.migrated[id(future)] = MigratedWaiter(PLAIN, future)
-            waiter.epoch, waiter.since = self.epoch, gate.t
+            # The task came earlier. If its wait is counted, it corrects `since` when it runs.
+            waiter.epoch, waiter.since = self.epoch, self._clock.now()
         if waiter not in gate.queue and waiter.grant is None:
             gate.join(waiter, PLAIN.units, gate.rules.usual)
 

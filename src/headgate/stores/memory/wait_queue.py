@@ -63,7 +63,7 @@ class WaitQueue:
         self._resume_pooling = resume_pooling  # let released permits stay in the pool, if they may
         self.gate = Gate(declared.rules(), clock.now())
         self.holders = Holders(self.gate)
-        self.local = LocalWaiters(self.gate)
+        self.local = LocalWaiters(self.gate, clock)
         # A marker of each task that was granted its permit and has not run yet, in their order.
         self.starting: deque[object] = deque()
         self.pooling = False  # whether a released permit stays in the pool
@@ -80,7 +80,7 @@ class WaitQueue:
         if self.pooling and gate.queue and request.plain:
             # It asks for one permit, waits for as long as it takes, and others wait before it.
             gate.join(waiter, request.units, gate.rules.usual)
-            waiter.since = gate.t
+            waiter.since = self._clock.now()  # no step has told the gate the time
             self._note_loop(waiter)
             if self.holders.pool:
                 self.advance()
