@@ -394,14 +394,61 @@ def forget(limiter: Limiter, clock: VirtualClock) -> None:
     gc.collect()
 
 
-def test_a_key_that_a_limiter_without_limits_has_opened_keeps_its_limits() -> None:
-    _, limiter, clock = numbers("2/hour")
-    unused, forgotten = limiter["new"], limiter["k"]
+def passes(way: Callable[[Limiter], object], key: Limiter) -> bool:
+    """Whether an acquire of this kind passes at once."""
+    try:
+        return bool(way(key))
+    except MaxSleepExceededError:
+        return False
+
+
+def enter_block(key: Limiter) -> bool:
+    with key:
+        return True
+
+
+def enter_block_of_task(key: Limiter) -> bool:
+    async def enter() -> bool:
+        async with key:
+            return True
+
+    return asyncio.run(enter())
+
+
+WAYS = [
+    Limiter.try_acquire,
+    lambda key: key.acquire_sync(max_sleep=0),
+    enter_block,
+    enter_block_of_task,
+]
+
+
+def opened_keys() -> list[Limiter]:
+    """A new key and a forgotten one, whose queues a limiter without limits has opened."""
+    clock = VirtualClock()
+    limiter = Limiter("api", "2/hour", store=MemoryStore(clock), max_sleep=0)
+    keys = [limiter["new"], limiter["k"]]
+    assert limiter["k"].try_acquire()
     forget(limiter, clock)
-    for key in (unused, forgotten):
+    for key in keys:
         assert key.key is not None
         Limiter.attach("api", store=limiter._store)[key.key]  # a web page does that
-        assert [bool(key.try_acquire()) for _ in range(3)] == [True, True, False]
+    return keys
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["try", "acquire", "with", "async with"])
+def test_a_key_that_a_limiter_without_limits_has_opened_keeps_its_limits(
+    way: Callable[[Limiter], object],
+) -> None:
+    """S1"""
+    for key in opened_keys():
+        assert [passes(way, key) for _ in range(3)] == [True, True, False]
+
+
+def test_a_drain_of_a_key_that_a_limiter_without_limits_has_opened_counts() -> None:
+    for key in opened_keys():
+        key.drain(requests=1)
+        assert [passes(enter_block, key) for _ in range(2)] == [True, False]
 
 
 def test_a_key_is_not_forgotten_while_a_caller_is_in_a_block_of_its_queue() -> None:

@@ -95,9 +95,10 @@ class KeyQueue:
     def _open(self, in_use: bool = False) -> MemoryQueue:
         """The whole queue. Raises Reentered in code that has interrupted an admission.
 
-        `in_use`: declare its limits if no acquire has, as when an attached limiter has opened it.
+        `in_use`: declare its limits if no acquire has.
         """
         queue = self._store.open_queue(self.name, self._declared)
+        queue.accept(self._declared, known=False)  # a limiter without limits may have opened it
         if in_use:
             declare(queue, self._declared)
         return queue
