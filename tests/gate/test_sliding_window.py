@@ -426,6 +426,19 @@ def test_admit_of_a_crowded_window_does_the_same_as_ready_and_take(
     assert (entries(quick), quick.merges_until) == (entries(plain), plain.merges_until)
 
 
+@pytest.mark.parametrize("amount", [1, 2, 3, 5])
+def test_admit_of_a_full_window_forgets_the_entry_that_expires(amount: int) -> None:
+    """T1: given one call for each token that comes free, it forgets as `take` does, also for
+    `drain`.
+    """
+    quick, plain = Rule("requests", amount, SECOND), Rule("requests", amount, SECOND)
+    for number in range(3 * amount):
+        now = START + number * SECOND // amount
+        assert quick.admit(now)
+        plain.take(1, now)
+    assert quick.gone == plain.gone > START
+
+
 WAYS: dict[str, Callable[[Rule, int], Any]] = {
     "take": lambda rule, t: rule.take(1, t),
     "admit": Rule.admit,

@@ -99,9 +99,10 @@ class SlidingWindowRule:
             if len(self.log) == FULL:
                 self.merge(t)
             if t >= self.merges_until or t // self.cell != last // self.cell:
-                log, end = self.log, len(self.log)
-                # From here on no signal handler runs, because nothing is called.
-                log[end:] = last, pending
+                log = self.log
+                # From here on no signal handler runs, because nothing is called. In place: `log` is
+                # still the list of the rule.
+                log += last, pending
                 pending = 0
         self.last, self.pending, self.used = t, pending + cost, self.used + cost
 
@@ -123,19 +124,26 @@ class SlidingWindowRule:
         """
         used = self.used
         if used >= self.capacity:
-            self.refresh(now)
-            used = self.used
+            log, past = self.log, now - self.per
+            if len(log) > 2 and log[0] <= past < log[2]:
+                # Written out, as mostly one entry expires.
+                used -= log[1]
+                gone = log[0] + self.per
+                del log[:2]
+                self.used, self.gone = used, gone if gone > self.gone else self.gone
+            else:
+                self.refresh(now)
+                used = self.used
             if used >= self.capacity:
                 return False
         last, pending = self.last, self.pending
         if now != last > 0:
             log = self.log
-            end = len(log)
-            if end == FULL:
+            if len(log) == FULL:
                 self.take(1, now)
                 return True
             if now >= self.merges_until or now // self.cell != last // self.cell:
-                log[end:] = last, pending
+                log += last, pending  # as in `take`
                 pending = 0
         self.last, self.pending, self.used = now, pending + 1, used + 1
         return True
