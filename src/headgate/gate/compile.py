@@ -198,6 +198,10 @@ class Declaration:
         """Fresh rules: each state has its own."""
         return tuple([make() for make in self._makers])
 
+    def rule(self, t: int) -> Rule:
+        """A fresh rule of the first limit, which begins at `t`."""
+        return self._makers[0](t)
+
 
 # For a limiter that is attached to a name, until it has asked the store.
 NO_LIMITS = Declaration(())
@@ -211,7 +215,7 @@ def parsed(text: str) -> Rule:
     return maker(text)()
 
 
-def maker(text: str) -> Callable[[], Rule]:
+def maker(text: str) -> Callable[..., Rule]:
     kind, unit, *numbers = text.split(" ")
     return partial(KINDS[kind], unit, *map(int, numbers))
 

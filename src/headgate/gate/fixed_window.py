@@ -19,14 +19,15 @@ class FixedWindowRule:
 
     holds: ClassVar[bool] = False
 
-    def __init__(self, unit: str, amount: int, per: int, anchor: int, slack: int) -> None:
+    def __init__(
+        self, unit: str, amount: int, per: int, anchor: int, slack: int, t: int = 0
+    ) -> None:
         self.unit = unit
         self.capacity = amount
         self.per = per
         self.anchor = anchor
         self.slack = slack
-        self.start = 0
-        self.used = 0
+        self.open(t)
 
     @property
     def text(self) -> str:

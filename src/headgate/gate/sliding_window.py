@@ -13,12 +13,15 @@ the window is never over, and a caller waits for one cell longer at most.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import ClassVar
 
 from headgate.gate.concurrency import MOST
 
 CELLS = 124  # of a period: from 4 ms on, a cell is shorter than per/120
 FULL = 2 * 127  # numbers in the log; the latest entry is beside it
+# The time of a cell, by period. The windows of many keys share the number.
+cell_of = lru_cache(maxsize=256)(lambda per: -(-per // CELLS))
 
 
 class SlidingWindowRule:
@@ -40,12 +43,12 @@ class SlidingWindowRule:
 
     holds: ClassVar[bool] = False
 
-    def __init__(self, unit: str, amount: int, per: int) -> None:
+    def __init__(self, unit: str, amount: int, per: int, t: int = 0) -> None:
         self.unit = unit
         self.capacity = amount
         self.per = per
-        self.cell = -(-per // CELLS)
-        self.open(0)
+        self.cell = cell_of(per)
+        self.open(t)
 
     @property
     def text(self) -> str:

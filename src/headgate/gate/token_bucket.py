@@ -40,7 +40,7 @@ class TokenBucketRule:
     holds: ClassVar[bool] = False
 
     def __init__(
-        self, unit: str, capacity: int, price: int, gain: int, tick: int, start: int
+        self, unit: str, capacity: int, price: int, gain: int, tick: int, start: int, t: int = 0
     ) -> None:
         self.unit = unit
         self.capacity = capacity
@@ -49,13 +49,8 @@ class TokenBucketRule:
         self.tick = tick
         self.size = capacity * price
         self.start = start * price
-        self.level = self.start
-        self.at = 0
-        self.taken = 0  # the moment of the last take
-        self.top = 0  # the highest level before a take since the newest mark
-        # The same for older takes, as (moment, level): see `note`.
-        self.marks: list[tuple[int, int]] = []
         self.grain = self.size // MARKS + 1
+        self.open(t)
 
     @property
     def text(self) -> str:
@@ -64,10 +59,11 @@ class TokenBucketRule:
 
     def open(self, t: int) -> None:
         """Begin at `t`. Giving back an earlier grant returns nothing (T9)."""
-        self.level = self.start
-        self.at = self.taken = t
-        self.top = self.size
-        self.marks = []
+        # `top` of older takes, as (moment, level): see `note`.
+        marks: list[tuple[int, int]] = []
+        self.level, self.marks = self.start, marks
+        self.at = self.taken = t  # the moment of the last take
+        self.top = self.size  # the highest level before a take since the newest mark
 
     def refresh(self, t: int) -> None:
         """A full bucket starts its next tick at `t`.
