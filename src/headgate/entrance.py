@@ -52,6 +52,10 @@ class Entrance:
         ):
             self.__class__ = with_blocks(kind)  # type: ignore[arg-type]  # a class is hashable
 
+    def _use(self, queue: Queue, default: Request) -> None:
+        """As `__init__`, for a queue that declares its limits itself, and needs no Block."""
+        self._queue, self._default = queue, default
+
     def __copy__(self) -> Self:
         """A copy would share its state: it is the same one."""
         return self

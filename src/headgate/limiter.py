@@ -16,11 +16,12 @@ from headgate.counts import permits_are_timed
 from headgate.declaring import Attached
 from headgate.entrance import Entrance, made_from
 from headgate.gate.compile import NO_LIMITS, Declaration, declaration
-from headgate.keys import encoded, title
+from headgate.keys import encoded, encoded_name, is_plain_key, title
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.permit import Outcome, Permit, Refusal
 from headgate.pickles import attributes, remade
 from headgate.request import NOTHING, Request, check_settlement, check_units, sleep_of
+from headgate.stores.memory.key_queue import KeyQueue
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.stores.status import Status
@@ -29,7 +30,6 @@ from headgate.validation import (
     check_name,
     choice,
     flag,
-    is_plain_name,
     microseconds,
     show,
 )
@@ -180,21 +180,27 @@ class Limiter(Entrance):
         CLOSINGS.add(own_closing)
         raises = mode == "raise"
         request = Request({}, max_sleep, max_waiters, on_wait, retry_for, raises, own_closing)
-        self._open(declared, request)
+        self._open(encoded(self.name), declared, request)
         own_closing.add(self)
 
-    def _open(self, declared: Declaration, request: Request, whole: Queue | None = None) -> None:
-        queue: Queue = self._store.queue(encoded(self.name, self.key), declared)
+    def _open(
+        self, name: str, declared: Declaration, request: Request, whole: Queue | None = None
+    ) -> None:
+        queue: Queue = self._store.queue(name, declared)
         if permits_are_timed():
             from headgate.permit_timing import Timed
 
             queue = Timed(queue)
+        elif isinstance(queue, KeyQueue):
+            # A key is mostly used at once, so leave out what would change nothing.
+            self._use(queue, request)
+            return
         if self._options["on_lost"] == "cancel" and not isinstance(self._store, MemoryStore):
             from headgate.lease_watch import Watched
 
             queue = Watched(queue)
         # Skip `Undeclared` where it would change nothing: for an attached limiter, and for a key
-        # whose queue has the limits already. A key is mostly used at once, so this saves time.
+        # whose queue has the limits already.
         direct = self._attached or (
             self.key is not None and queue.declared.program == declared.program
         )
@@ -208,13 +214,14 @@ class Limiter(Entrance):
         """
         if self._default.closing.closed:
             return
+        name = encoded(self.name, self.key)
         if self._attached:
             self.limits = ()
             whole = None if self.key is None else self._store.queue(encoded(self.name), NO_LIMITS)
-            self._open(NO_LIMITS, self._default, whole)
+            self._open(name, NO_LIMITS, self._default, whole)
         else:
             self.limits = limits
-            self._open(declaration(limits), self._default)
+            self._open(name, declaration(limits), self._default)
 
     def __getitem__(self, key: str) -> Limiter:
         """A limiter with the same limits and options, and a state of its own for `key`, such as a
@@ -230,13 +237,16 @@ class Limiter(Entrance):
             )
         # A key is always a plain Limiter: the attributes of a subclass would be missing.
         child: Limiter = object.__new__(Limiter)
-        if not is_plain_name(key):
+        if type(key) is str and is_plain_key(key):
+            name = f"{encoded_name(self.name)}:{key}"
+        else:
             key = check_name(key, f"Limiter({self.name!r})[...]", "key")
+            name = encoded(self.name, key)
         child.name, child.key = self.name, key
         child.limits, child._attached = self.limits, self._attached
         child._store, child._options = self._store, self._options
         declared = NO_LIMITS if self._attached else self._queue.declared
-        child._open(declared, self._default, whole=self._queue)
+        child._open(name, declared, self._default, whole=self._queue)
         self._default.closing.add(child)
         return child
 

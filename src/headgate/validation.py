@@ -190,11 +190,6 @@ def unit_fault(unit: str) -> str:
     return ""
 
 
-def is_plain_name(name: object) -> bool:
-    """Whether `check_name` would return just `name`, for most names."""
-    return type(name) is str and name.isascii() and 0 < len(name) <= LONGEST_NAME
-
-
 def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
     """Text of 1 to 256 bytes in UTF-8.
 

@@ -451,6 +451,38 @@ def test_a_drain_of_a_key_that_a_limiter_without_limits_has_opened_counts() -> N
         assert [passes(enter_block, key) for _ in range(2)] == [True, False]
 
 
+@pytest.mark.parametrize("act", ["try", "acquire", "enter", "enter task"])
+def test_the_first_acquire_of_each_limiter_declares_its_limits(act: str) -> None:
+    """Given the same key of two limiters with different limits, both made before the first use,
+    then the limits of the later acquire hold. A second acquire of the first one declares nothing.
+    """
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    older, later = (Limiter("api", limits, store=store)["k"] for limits in ("3/hour", "5/hour"))
+
+    async def use(key: Limiter) -> None:
+        if act == "try":
+            assert key.try_acquire()
+        elif act == "acquire":
+            await key.acquire()
+        elif act == "enter":
+            with key:
+                pass
+        else:
+            async with key:
+                pass
+
+    def seen() -> list[tuple[int, int]]:
+        return [(limit.used, limit.capacity) for limit in older.status().limits]
+
+    clock.run(use(older))
+    assert seen() == [(1, 3)]
+    clock.run(use(later))
+    assert seen() == [(2, 5)]
+    clock.run(use(older))
+    assert seen() == [(3, 5)]
+
+
 def test_a_key_is_not_forgotten_while_a_caller_is_in_a_block_of_its_queue() -> None:
     """S1"""
     _, limiter, clock = numbers()

@@ -99,7 +99,9 @@ OWN_TASKS = {  # that aflush starts with gather() or in other loops, or an expor
 }
 PASSED_ON = {  # to the wrapped or whole queue, and they hold nothing while they wait
     "wrapping.py": ["OuterQueue.astatus", "OuterQueue.check_in_use"],
-    "stores/memory/key_queue.py": ["KeyQueue.acquire", "KeyQueue.atake", "KeyQueue.astatus"],
+    "stores/memory/key_queue.py": [
+        f"KeyQueue.{name}" for name in ("acquire", "atake", "achange", "astatus")
+    ],
 }
 OPERATORS = {  # for the command and the page alone: they hold nothing
     "declaring.py": ["Attached.astatus_in_use"],

@@ -12,18 +12,18 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from headgate.changes import Change, Update
 from headgate.counts import counts_of
 from headgate.gate.gate import Gate, Grant, Rules
 from headgate.permit import Permit, Refusal
 from headgate.stores.loops import no_loop
 from headgate.stores.memory.fast_path import NO_WAIT
-from headgate.stores.memory.lock import BUSY, DEFERRED, FREE, Lock, Reentered
+from headgate.stores.memory.lock import BUSY, DEFERRED, Lock, Reentered
 from headgate.stores.memory.queue import MemoryQueue, declare
 from headgate.stores.memory.queue_state import read_status
 from headgate.stores.status import Status, unused
 
 if TYPE_CHECKING:
-    from headgate.changes import Change
     from headgate.clock import Clock
     from headgate.gate.compile import Declaration
     from headgate.gate.gate import Units
@@ -37,23 +37,10 @@ class KeyState:
 
     def __init__(self, declared: Declaration, t: int) -> None:
         self.declared = declared
-        (self.rule,) = declared.rules()
-        self.rule.open(t)
+        self.rule = declared.rule(t)
         self.fence = t  # of the last grant; it begins at `t`, as in the gate
         self.inside = 0  # callers in a block
         self.busy = False  # an admission is in the middle of its step
-
-    def admit(self, t: int, block: int) -> tuple[int, int] | None:
-        """Take one token if it is there at `t`. Returns the moment and the fence.
-
-        `block`: 1 for a caller that enters a block, else 0. The step takes effect whole or not at
-        all.
-        """
-        if not self.rule.admit(t):
-            return None
-        fence = t if t > self.fence else self.fence + 1
-        self.fence, self.inside = fence, self.inside + block
-        return t, fence
 
     def is_idle(self, now: int) -> bool:
         """Whether a new state would be the same."""
@@ -74,43 +61,66 @@ class KeyStore(Protocol):
     lock: Lock
     pauses: dict[str, int]  # of whole limiters, by name: when they end
 
-    def begin_key(self, name: str, declared: Declaration) -> KeyState | MemoryQueue: ...
+    def begin_key(self, name: str, declared: Declaration) -> None: ...
     def open_queue(self, name: str, declared: Declaration) -> MemoryQueue: ...
 
 
+def by_queue(method: str) -> Callable[..., Any]:
+    """A method that opens the whole queue, and calls the method of it."""
+
+    def call(self: KeyQueue, *arguments: Any, **options: Any) -> Any:
+        return getattr(self._open(), method)(*arguments, **options)
+
+    return call
+
+
 class KeyQueue:
-    """The queue of a key as one limiter object sees it. Others of the key share its state."""
+    """The queue of a key as one limiter object sees it. Others of the key share its state.
 
-    __slots__ = ("_declared", "_store", "name")
+    Its first acquire declares its limits, as `Undeclared` does for the whole limiter.
+    """
 
-    def __init__(self, store: KeyStore, name: str, declared: Declaration) -> None:
+    __slots__ = ("_begun", "_own", "_store", "name")
+
+    def __init__(self, store: KeyStore, name: str, own: Declaration) -> None:
         self.name = name
         self._store = store
-        self._declared = declared
-
-    def __getattr__(self, name: str) -> Any:
-        """Every method that is not written here needs the whole queue."""
-        return getattr(self._open(), name)
+        self._own = own
+        self._begun = False  # an acquire or an update has declared its limits
 
     def _open(self, in_use: bool = False) -> MemoryQueue:
         """The whole queue. Raises Reentered in code that has interrupted an admission.
 
         `in_use`: declare its limits if no acquire has.
         """
-        queue = self._store.open_queue(self.name, self._declared)
-        queue.accept(self._declared, known=False)  # a limiter without limits may have opened it
+        queue = self._store.open_queue(self.name, self._own)
+        queue.accept(self._own, known=False)  # a limiter without limits may have opened it
         if in_use:
-            declare(queue, self._declared)
+            declare(queue, self._own)
         return queue
 
     @property
     def declared(self) -> Declaration:
-        state = self._store.kept.get(self.name)
-        return self._declared if state is None else cast("Declaration", state.declared)
+        """Before the first acquire: the limits that hold once it has declared its own."""
+        state, own = self._store.kept.get(self.name), self._own
+        if state is None or state.declared is own:
+            return own
+        if self._begun:
+            return cast("Declaration", state.declared)
+        return state.foresee(own) if isinstance(state, MemoryQueue) else own
+
+    def _begin(self) -> None:
+        """Declare the limits, unless they hold already."""
+        kept = self._store.kept
+        if self.name in kept and kept[self.name].declared is not self._own:
+            self.follow(self._own)
+        self._begun = True
 
     # Blocks ---------------------------------------------------------------------------------------
 
     def enter(self) -> bool:
+        if not self._begun:
+            self._begin()
         if self._admit(1) is not None:
             return True
         state = self._store.kept.get(self.name)
@@ -134,25 +144,18 @@ class KeyQueue:
             state.leave()
 
     def _admit(self, block: int) -> tuple[int, int] | None:
-        """`KeyState.admit` under the lock. Also None if the whole queue of the key has to decide.
+        """Take one token if it is there now. Returns the moment and the fence.
 
-        An exception may come wherever Python runs a signal handler: see fast_path.py.
+        `block`: 1 for a caller that enters a block, else 0. None, too, if the whole queue of the
+        key has to decide. An exception may come wherever Python runs a signal handler: see
+        fast_path.py.
         """
-        lock, now, kept = self._store.lock, self._store.clock.now, self._store.kept
-        is_inside = is_released = False
-        state: Any = None
-        before, passed = FREE, None
+        lock = self._store.lock
+        is_released, passed = False, None
         try:
             if not lock.acquire(*NO_WAIT):
                 lock.wait()
-            state = self._find_state()
-            if state is not None:
-                # Busy: a handler changes nothing, and leaves the deferred calls to this caller.
-                before = lock.state
-                state.busy, lock.state, is_inside = True, BUSY, True
-                if kept[self.name] is state:  # a handler may have opened the queue just now
-                    passed = state.admit(now(), block)
-                state.busy, lock.state, is_inside = False, before, False
+            passed = self._step(block)
             is_released = True
             lock.release()
             if DEFERRED:
@@ -160,34 +163,40 @@ class KeyQueue:
             if passed is not None:
                 self._count(block)
         except BaseException:
-            if is_inside:
-                state.busy, lock.state = False, before
             if not is_released:
                 try:  # noqa: SIM105 - no call comes before the release
                     lock.release()
                 except RuntimeError:  # the exception came while this thread waited for the lock
                     pass
-            self._undo(passed, block)
+            if passed is not None and block:  # its token stays charged
+                self.leave()
             raise
         return passed
 
-    def _find_state(self) -> KeyState | None:
-        """The numbers of the key, new ones if it has no state. None: the whole queue decides."""
-        store = self._store
-        state = store.kept.get(self.name) or store.begin_key(self.name, self._declared)
-        if state.__class__ is not KeyState or state.busy:
+    def _step(self, block: int) -> tuple[int, int] | None:
+        """`_admit` under the lock. It takes effect whole or not at all."""
+        store, name = self._store, self.name
+        lock, kept = store.lock, store.kept
+        if name not in kept:
+            store.begin_key(name, self._own)
+        # In a pause of the limiter with all its keys, callers wait in the whole queue.
+        paused = store.pauses and pause_left(store, name)
+        # No call comes between the reading and `busy`. From then on a handler changes nothing, and
+        # leaves the deferred calls to this caller.
+        state: Any = kept[name] if name in kept else None  # noqa: SIM401 - `get` is a call
+        if state.__class__ is not KeyState or state.busy or paused:
             return None
-        # In a pause of the limiter with all its keys, callers wait in the whole queue of their key.
-        pauses = store.pauses
-        return None if pauses and pause_left(store, self.name) else state
-
-    def _undo(self, passed: tuple[int, int] | None, block: int) -> None:
-        """An exception keeps the caller out of its block: count it no longer as inside.
-
-        Its token stays charged.
-        """
-        if passed is not None and block:
-            self.leave()
+        state.busy, before, lock.state = True, lock.state, BUSY
+        try:
+            t = store.clock.now()
+            if not state.rule.admit(t):
+                return None
+            # No call comes before the end of the step.
+            fence = t if t > state.fence else state.fence + 1
+            state.fence, state.inside = fence, state.inside + block
+        finally:
+            state.busy, lock.state = False, before
+        return t, fence
 
     def _count(self, block: int) -> None:
         if self._store.counts_blocks or not block:
@@ -219,6 +228,8 @@ class KeyQueue:
             return Refusal(0.0)
 
     def _try(self, request: Request) -> Permit | None:
+        if not self._begun:
+            self._begin()
         if request.units or self._store.kept.get(self.name).__class__ is MemoryQueue:
             return None
         grant = self._admit(0)
@@ -236,19 +247,37 @@ class KeyQueue:
 
     def settle(self, permit: Permit, extras: Units) -> None:
         def charge(queue: MemoryQueue) -> None:
-            declare(queue, self._declared)
+            declare(queue, self._own)
             queue.settle(permit, extras)
 
         self._run_or_defer(charge)
 
     # Changes and looks ----------------------------------------------------------------------------
 
+    # By name, because Python reads attributes slowly in a class with `__getattr__`.
+    enter_waiting, enter_sync = by_queue("enter_waiting"), by_queue("enter_sync")
+    foresee, accept = by_queue("foresee"), by_queue("accept")
+    learn, learn_sync = by_queue("learn"), by_queue("learn_sync")
+    check_in_use, once_known = by_queue("check_in_use"), by_queue("once_known")
+    flush, aflush = by_queue("flush"), by_queue("aflush")
+    arelease = by_queue("arelease")
+
     def follow(self, declared: Declaration) -> None:
-        if declared.program != self.declared.program:
+        state = self._store.kept.get(self.name)
+        present = self._own if state is None else state.declared
+        if declared.program != present.program:
             self._run_or_defer(lambda queue: queue.follow(declared))
 
     def change(self, change: Change) -> None:
+        """As `Undeclared.change`."""
+        if isinstance(change, Update):
+            former = None if self._begun else self._own
+            change = Update(change.declared, former, change.reason)
         self._run_or_defer(lambda queue: queue.change(change))
+        self._begun = self._begun or isinstance(change, Update)
+
+    async def achange(self, change: Change) -> None:
+        self.change(change)
 
     def _run_or_defer(self, act: Callable[[MemoryQueue], None]) -> None:
         try:
@@ -261,9 +290,9 @@ class KeyQueue:
     def status(self, own: Declaration | None = None) -> Status:
         state, pause = self._store.kept.get(self.name), pause_left(self._store, self.name)
         if state is None:
-            return unused(self.name, own or self._declared, pause)
+            return unused(self.name, own or self._own, pause)
         if isinstance(state, MemoryQueue):
-            return state.status(own)
+            return state.status(own or self._own)
 
         def read(t: int) -> Status:
             return cast(KeyState, state).status(self.name, t, pause)

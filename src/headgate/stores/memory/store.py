@@ -46,6 +46,7 @@ class MemoryStore:
         self.lock = Lock("store", lambda: None)
         self._queues: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
         self.kept: dict[str, KeyState | MemoryQueue] = {}
+        self._has_dropped = False  # the queue of a key: some code may still refer to it
         self._most = FEWEST_QUEUES  # of `kept`, before the next search for idle ones
         self.counts_blocks = counts_blocks()
         self._written: Written = {}  # where limiters were made, and with which limits
@@ -123,13 +124,14 @@ class MemoryStore:
         if self.pauses and (until := self.pauses.get(whole_of(queue.name) or "")):
             queue.pause_whole(until)
 
-    def begin_key(self, name: str, declared: Declaration) -> KeyState | MemoryQueue:
-        """The new state of a key, under the lock.
+    def begin_key(self, name: str, declared: Declaration) -> None:
+        """Begin the state of a key, under the lock.
 
-        An evicted queue that some code still refers to goes on instead.
+        An evicted queue that some code still refers to goes on instead, once it is used.
         """
-        queue = self._queues.get(name)
-        return queue or self.kept.setdefault(name, KeyState(declared, self.clock.now()))
+        if self._has_dropped and self._queues.get(name) is not None:
+            return
+        self.kept.setdefault(name, KeyState(declared, self.clock.now()))
 
     def pause_keys(self, name: str, until: int) -> None:
         """Pause all keys of the limiter `name`, or end their pause (0). Their own pauses stay."""
@@ -183,6 +185,7 @@ class MemoryStore:
 
     def drop(self, queue: MemoryQueue) -> None:
         if self.kept.get(queue.name) is queue:
+            self._has_dropped = self._has_dropped or ":" in queue.name
             del self.kept[queue.name]
 
     def _try_forget(self, name: str) -> None:
