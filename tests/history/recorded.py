@@ -37,7 +37,7 @@ local programs, run
 local function call(name)
   return function(its_keys, its_args)
     if not programs then
-      programs = made()
+      programs = make_programs()
       run = redis.call('TIME')[1]
     end
     local words = {{ unpack(its_args) }}
