@@ -2,16 +2,15 @@
 
 A value works as `@dataclass(frozen=True, slots=True)` makes it. That decorator generates the code
 of six methods for each class, which took a quarter of the time of `import headgate`. So these
-methods stand here, once, and `with_fields` only lists the fields.
+methods stand here, once, and `with_fields` only describes the fields.
 """
 
 from __future__ import annotations
 
 from dataclasses import Field, FrozenInstanceError, dataclass
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-# For `dataclasses.replace`, `asdict` and the like, and for `match`.
-with_fields = dataclass(init=False, repr=False, eq=False)
+V = TypeVar("V", bound="Value")
 
 
 @dataclass_transform(frozen_default=True)
@@ -62,3 +61,21 @@ class Value:
 
     def __setstate__(self, state: list[Any]) -> None:
         self._set(**dict(zip(self.__dataclass_fields__, state, strict=True)))
+
+
+def with_fields(kind: type[V]) -> type[V]:
+    """List the fields of `kind`, in the order of the arguments of its `__init__`.
+
+    `match`, `dataclasses.replace` and a user's subclass that is a dataclass read the list. So do
+    libraries that build values from a configuration, such as pydantic. They take the defaults from
+    it, and set the fields without `__init__`.
+    """
+    init = kind.__init__
+    listed: Any = dataclass(init=False, repr=False, eq=False)(kind)
+    fields, defaults = listed.__dataclass_fields__, init.__defaults__ or ()
+    for field, default in zip(reversed(fields.values()), reversed(defaults), strict=False):
+        field.default = default
+    listed.__dataclass_params__.frozen = True  # as the option, which would generate two methods
+    # The fields of a value that is built without `__init__` are checked now.
+    listed.__post_init__ = lambda value: init(value, *[getattr(value, name) for name in fields])
+    return kind

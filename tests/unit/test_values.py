@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from typing import Any
 
+import pydantic
 import pytest
 
-from headgate import Concurrency, LimitStatus, QueueLength, Refusal, Status, Waiting, Window
+from headgate import (
+    Concurrency,
+    LimitStatus,
+    QueueLength,
+    Quota,
+    Rate,
+    Refusal,
+    Status,
+    Waiting,
+    Window,
+)
 
 LIMIT = LimitStatus("Window", "requests", 5, 1, 4, Window(5, per=1))
 VALUES = [
-    *(Concurrency(5), LIMIT, QueueLength("api", None, 2), Refusal(1.5)),
+    *(
+        Concurrency(5),
+        Rate(5, per=1),
+        Window(5, per=1),
+        Quota(5, per=1),
+        LIMIT,
+        QueueLength("api", None, 2),
+        Refusal(1.5),
+    ),
     *(Status("api", (LIMIT,), 0, 0.0), Waiting(0, None)),
 ]
 
@@ -36,6 +56,36 @@ def test_a_value_is_the_sum_of_its_fields(value: Any) -> None:
     assert dataclasses.replace(value) == value
     assert copy.deepcopy(value) == value
     assert all(pickle.loads(pickle.dumps(value, each)) == value for each in (0, 2, 5))
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_the_fields_of_a_value_have_the_defaults_of_its_arguments(value: Any) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(value)}
+    arguments = inspect.signature(type(value)).parameters.values()
+    assert defaults == {
+        each.name: dataclasses.MISSING if each.default is each.empty else each.default
+        for each in arguments
+    }
+
+
+def test_a_frozen_dataclass_may_be_a_subclass_of_a_limit() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Labelled(Rate):
+        label: str = ""
+
+    make: Any = Labelled  # mypy does not see the defaults of the inherited fields
+    labelled = make(2.5, per=1, label="api")
+    assert (labelled.capacity, labelled.label) == (3, "api")
+    assert labelled != make(2.5, per=1)
+    with pytest.raises(ValueError, match="amount must be at least 1"):
+        make(-5, per=1)
+
+
+def test_pydantic_builds_a_checked_limit() -> None:
+    limit = pydantic.TypeAdapter(Rate)
+    assert limit.validate_python({"amount": 5, "per": 1}) == Rate(5, per=1)
+    with pytest.raises(pydantic.ValidationError, match="amount must be at least 1"):
+        limit.validate_python({"amount": -5, "per": 1})
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
