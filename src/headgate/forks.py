@@ -6,11 +6,18 @@ there the call ends with an error, and cancels or gives back nothing of the pare
 
 A logging handler may wait for hours for its turn, and the end of the process would wait for the
 lock of that handler. So the call of a handler ends with an error when the process ends.
+
+Some modules are imported at their first use. Python keeps the lock of a module that another thread
+imports during a fork, and the child would wait for it for ever. So a fork waits for those that are
+in progress. An import that has only just begun can still be missed.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
+from importlib import import_module
 from typing import Protocol
 
 from headgate.keys import title
@@ -63,6 +70,13 @@ def fork_error(name: str) -> RuntimeError:
     )
 
 
+def _before_fork() -> None:
+    for name in list(sys.modules):
+        if name.startswith("headgate."):
+            with suppress(Exception):  # the other thread has the error, too
+                import_module(name)
+
+
 def _after_fork() -> None:
     for call in list(WAITING):
         call.fork()
@@ -70,4 +84,4 @@ def _after_fork() -> None:
     _ending.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.processes import environment
 
@@ -27,6 +28,7 @@ OWN = """
     stores.memory.key_queue stores.memory.local_waiters stores.memory.lock stores.memory.queue
     stores.memory.queue_state stores.memory.store stores.memory.wait_queue stores.memory.waiters
 """
+PROGRAMS = Path(__file__).parent.parent / "programs"
 LOADED = (
     "import asyncio, sys; before = set(sys.modules); {use}; "
     "print(*sorted(set(sys.modules) - before))"
@@ -65,3 +67,8 @@ def test_a_limit_in_words_loads_the_parser_alone() -> None:
     """Whole numbers need no fractions."""
     used = "import headgate; headgate.Limiter('api', '10/second burst 20').try_acquire()"
     assert loaded(used) - loaded("import headgate") == {"headgate.limit_parser"}
+
+
+def test_a_child_can_import_a_module_that_another_thread_imported_during_the_fork() -> None:
+    """Python would keep the lock of that module in the child for ever."""
+    assert run((PROGRAMS / "fork_in_import.py").read_text()).strip() == "0"
