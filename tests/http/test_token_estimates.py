@@ -6,13 +6,13 @@ import asyncio
 import gc
 import json
 import random
-import threading
 from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
+from headgate.errors import StoreError
 from headgate.http import token_estimates
 from headgate.http.token_estimates import FIRST_OUTPUT, Estimates, Known
 from headgate.stores.redis import texts
@@ -204,26 +204,33 @@ def test_a_text_has_a_key_that_expires(redis_url: str, redis_server: Server, nam
     admin.delete(key)
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_a_slow_write_of_an_older_text_does_not_replace_the_newer(
-    redis_url: str, redis_server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, redis_server: Server, name: str, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection of the first write is slow."""
+    """The connection of the first write is slow, and may be lost."""
     written: list[str] = []
-    are_asked = threading.Event()
+    begun: list[str] = []
 
     async def reply(topology: Any, kind: str, questions: Any) -> list[Any]:
         is_first = not written
         written.append(questions[0][1][-1])
         if is_first:
-            await asyncio.to_thread(are_asked.wait, 5)
-            await asyncio.sleep(0.1)
+            await asyncio.to_thread(wait_until, lambda: len(begun) == 3)
+            if fails:
+                raise StoreError("the connection was lost")
         return await replies_to(topology, kind, questions)
+
+    class Noted(dict[Any, str]):
+        def __setitem__(self, key: Any, text: str) -> None:
+            super().__setitem__(key, text)
+            begun.append(text)
 
     monkeypatch.setattr(texts, "replies_to", reply)
     store = RedisTexts(store_of(redis_url).topology)  # type: ignore[attr-defined]
+    store._unwritten = Noted()
     for text in ("1", "2", "3"):
         store.write_later("words", name, text)
-    are_asked.set()
     wait_until(lambda: written and not store._tasks)
 
     key, admin = f"headgate:{{/words}}:{name}", redis_server.admin

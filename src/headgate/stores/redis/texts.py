@@ -50,15 +50,19 @@ class RedisTexts:
 
         async def write() -> None:
             own = os.getpid(), key
-            is_writing, written = own in self._unwritten, None
+            is_writing, tried = own in self._unwritten, None
             self._unwritten[own] = text
             if is_writing:  # The other task goes on with this text: two writes could overtake.
                 return
             try:
-                while (latest := self._unwritten[own]) != written:
+                while (latest := self._unwritten[own]) != tried:
+                    tried = latest
                     commands = ("HSET", key, FIELD, latest), ("PEXPIRE", key, str(LIFETIME))
-                    await replies_to(self._topology, kind, [(key, each) for each in commands])
-                    written = latest
+                    try:
+                        await replies_to(self._topology, kind, [(key, each) for each in commands])
+                    except Exception:
+                        if self._unwritten[own] == tried:  # otherwise the later text is tried
+                            raise
             finally:
                 del self._unwritten[own]
 
