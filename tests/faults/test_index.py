@@ -483,36 +483,39 @@ async def test_holders_and_waiters_are_listed_with_their_processes(
         await (await soon(waiter)).arelease()
 
 
+async def lives_beside(
+    limiter: Limiter, url: str, sessions: Callable[[str], dict[str, int]], admin: Redis
+) -> list[float | None]:
+    """How long each waiter counts as alive, after `sessions` of the waiter's session are written.
+    There is one waiter.
+    """
+    permit = await limiter.acquire()
+    waiter = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 1)
+    its_session = session_of(limiter).machine.numbering.session_id
+    admin.zadd(f"headgate:{{{limiter.name}}}:who", sessions(its_session))
+    found = await read_members(store_of(url).topology, limiter.name)  # type: ignore[attr-defined]
+    await permit.arelease()
+    await (await soon(waiter)).arelease()
+    return [each.alive_for for each in found.waiters]
+
+
 async def test_a_silent_waiter_is_listed_without_a_life(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
     """Its session has expired, and no call has removed it yet."""
-    limiter = Limiter(name, Concurrency(1), store=own_server.url)
-    permit = await limiter.acquire()
-    waiter = asyncio.create_task(enter(limiter))
-    await waiting(limiter, 1)
-    session = session_of(limiter).machine.numbering.session_id
-    own_admin.zadd(f"headgate:{{{name}}}:who", {session: 1})
-    found = await read_members(store_of(own_server.url).topology, name)  # type: ignore[attr-defined]
-    assert [each.alive_for for each in found.waiters] == [None]
-    await permit.arelease()
-    await (await soon(waiter)).arelease()
+    limiter, url = Limiter(name, Concurrency(1), store=own_server.url), own_server.url
+    assert await lives_beside(limiter, url, lambda its: {its: 1}, own_admin) == [None]
 
 
 async def test_a_living_waiter_is_listed_as_alive_beside_thousands_of_sessions(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    limiter = Limiter(name, Concurrency(1), store=own_server.url)
-    permit = await limiter.acquire()
-    waiter = asyncio.create_task(enter(limiter))
-    await waiting(limiter, 1)
+    limiter, url = Limiter(name, Concurrency(1), store=own_server.url), own_server.url
     seconds, _ = own_admin.time()
     others = {f"other-{number}.1": seconds * 1_000_000 for number in range(6000)}
-    own_admin.zadd(f"headgate:{{{name}}}:who", others)
-    found = await read_members(store_of(own_server.url).topology, name)  # type: ignore[attr-defined]
-    assert [each.alive_for is not None for each in found.waiters] == [True]
-    await permit.arelease()
-    await (await soon(waiter)).arelease()
+    (life,) = await lives_beside(limiter, url, lambda _: others, own_admin)
+    assert life is not None
 
 
 # Keys ---------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class LimitStatus(Value):
         used: int,
         left: int,
         # The default keeps code working that calls LimitStatus with five arguments.
-        limit: Limit = cast("Limit", None),  # noqa: B008
+        limit: Limit = cast("Limit", None),  # noqa: B008 - `cast` returns None as it is
     ) -> None:
         self._set(kind=kind, unit=unit, capacity=capacity, used=used, left=left, limit=limit)
 

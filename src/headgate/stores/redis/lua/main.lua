@@ -183,11 +183,11 @@ function Main.run(its_keys, its_args)
   local was_large = alive_until > 0 and Tidy.run()
   Expiry.extend()
   local words = head .. ' ' .. answers .. (answers == '' and '|' or ' |') .. Outbox.own()
-  local record = ReplyCache.pack(gate.t, CALL, alive_until, notified, words)
-  Tidy.note(record) -- other calls may remove it when the session is silent
+  local new_record = ReplyCache.pack(gate.t, CALL, alive_until, notified, words)
+  Tidy.note(new_record) -- other calls may remove it when the session is silent
   local state = State.save()
   if kept then redis.call('HDEL', HASH, outbox_field) end
-  if was_large then Tidy.rewrite(state, reply_field, record) end
-  write(limits == PROGRAM and not is_new, state, reply_field, record)
+  if was_large then Tidy.rewrite(state, reply_field, new_record) end
+  write(limits == PROGRAM and not is_new, state, reply_field, new_record)
   return ReplyCache.done(gate.t, words)
 end

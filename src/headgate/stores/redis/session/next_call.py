@@ -58,8 +58,8 @@ class NextCall:
         """Whether the next call does not wait for the end of the loop's turn.
 
         This is a guess from the last calls. A call that waits can also carry the next acquire of a
-        caller that releases, or further releases. That is not worth the delay if there were none
-        the last time, or if callers wait far from the head.
+        caller that releases, or further releases. That is not worth the delay if the
+        last release was alone in its call, or if callers wait far from the head.
         """
         traffic = self._traffic
         if traffic.operations and traffic.operations[-1].leads_release:
