@@ -7,7 +7,7 @@
 
 ReplyCache = {}
 
--- One run of the library on one server, named by the millisecond of its first record, in 32 bits. A
+-- One run of the library on one server, named by the moment of its first record, in 32 bits. A
 -- session subscribes on one server. After a move of its slot, a failover or a restart, another run
 -- has its record, and does not notify it. 0: a script does not know its run.
 local RUN = 0
@@ -26,7 +26,7 @@ function ReplyCache.done(now, words)
 end
 
 function ReplyCache.pack(now, number, alive_until, is_notified, words)
-  RUN = RUN or floor(gate.t / 1000) % 4294967296
+  RUN = RUN or gate.t % 4294967296
   local life = alive_until > 0 and alive_until - now or 0
   return cmsgpack.pack(now, number, life, is_notified and RUN or -1, words)
 end
