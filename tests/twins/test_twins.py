@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import redis
 
+from headgate.stores.redis.transport.node import PLACEHOLDERS
 from tests.twins.driver import Player, Story
 from tests.twins.stories import Author, cut
 from tests.twins.wire import NOON, Acquire, Call, Caller, Release, Status, Wire
@@ -128,6 +130,30 @@ def test_a_queue_lost_while_the_clock_stands_still_lapses_its_session_once(wire:
     ]
 
     assert [reply.verdict for reply in received] == ["lapsed", "ok", "ok"]
+
+
+@pytest.mark.parametrize("created", ["by a client", "by the fast path"])
+def test_a_waiter_keeps_its_place_after_its_members_were_lost(wire: Wire, created: str) -> None:
+    """L2: given a session of a Cluster whose members were lost and created anew, when it waits and
+    another session calls, then its waiter stays in the queue.
+    """
+    limits, first, other = "slots permits 2 30000000", *(f"{wire.token}-{n}.1" for n in (1, 2))
+    asking = Call(limits, first, 1, (Acquire(1),), clustered=True)
+    wire.call(asking, NOON)
+    wire.lose("who")
+    asking = replace(asking, declares=0)
+    if created == "by the fast path":
+        wire.call_fast(replace(asking, number=2, requests=(Acquire(2),)), NOON + 1)
+    else:
+        for key, (verb, *words) in zip(wire.keys, PLACEHOLDERS, strict=True):
+            wire.client.execute_command(verb, key, *words)
+
+    asked = wire.call(replace(asking, number=3, requests=(Acquire(3, 3),)), NOON + 2)
+    seen = wire.call(Call(limits, other, 1, (Status(),), clustered=True), NOON + 3)
+
+    (*_, (verdict, waiting, *_)), (status, *_) = asked.answers, seen.answers
+    assert verdict == "wait"
+    assert status[:2] == ("status", waiting)
 
 
 def test_a_copy_of_a_call_to_a_lost_name_gives_the_session_no_place(wire: Wire) -> None:

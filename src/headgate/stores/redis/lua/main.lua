@@ -37,6 +37,14 @@ local function lapse(record)
   return ReplyCache.reply('lapsed')
 end
 
+local head_notified -- the field `told`
+
+-- A client has created the keys that were missing while the slot moved (node.py).
+local function drop_placeholders()
+  redis.call('HDEL', HASH, 'told')
+  Membership.drop_placeholder()
+end
+
 -- Makes the state ready for the operations, or returns a refusal. The second result is whether this
 -- call creates it.
 local function open_state(limits, state, alive_until, record, received, lost, waits)
@@ -64,6 +72,7 @@ local function open_state(limits, state, alive_until, record, received, lost, wa
     if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. limits) end
   end
   Sessions.forget_expired()
+  if head_notified == '' then drop_placeholders() end
   Repair.run()
   -- The places of the session may be gone. Either it was silent for long, or waiters were lost at
   -- `restarted_at`, and it has not called since. A call after that moment makes it live until
@@ -75,7 +84,6 @@ end
 
 -- A session that waits calls again after this time at the latest (HEARTBEAT in session/polls.py).
 local SOON = 0.3 * WAITER
-local head_notified -- the field `told`
 
 -- Whether the head's session was notified of `t`, or of an earlier moment that is still to come. It
 -- calls at the moment that it was notified of.

@@ -200,3 +200,7 @@ function Membership.remove_session(session)
   local removed = redis.call('ZREM', MEMBERS, session)
   if gate.sessions then gate.sessions = gate.sessions - removed end
 end
+
+function Membership.drop_placeholder()
+  redis.call('ZREM', MEMBERS, '-')
+end

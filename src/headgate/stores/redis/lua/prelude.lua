@@ -7,8 +7,9 @@
 --   state       the numbers of `gate`, packed (state.lua)                    main, fast_acquire
 --   log1, ...   the log of the first limit, ..., if it is a window           state
 --   former      limits that were replaced, and by which client               limits_history
---   told        "id moment": the head of the queue whose session was         main
---               notified last
+--   told        "id moment": the head of the queue whose session was         main, a client
+--               notified last. Empty: a client created the keys, as the
+--               slot was moving (node.py)
 --   r<session>  until when the session is alive, and its last reply          main, fast_acquire,
 --               (reply_cache.lua)                                            sessions
 --   m<session>  the outbox: grants that the next reply to it brings          outbox

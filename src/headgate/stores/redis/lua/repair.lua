@@ -38,18 +38,17 @@ end
 -- is the number of members, nothing was lost since then.
 function Repair.run()
   local count, alone = Membership.count(), gate.members_end == 0
-  if alone and count == 0 then
-    gate.sessions = 0
-  elseif alone or count == 0 then -- MEMBERS was lost, or the call that made it failed
-    gate.members_end, gate.sessions = 0, nil
-    Sessions.enlist()
-    count = Membership.count()
-  end
+  if alone and count == 0 then gate.sessions = 0 end
   if not gate.sessions or count ~= gate.queued + gate.held + gate.sessions then
     local queued, held = Membership.count_waiters(), Membership.count_holders()
     gate.sessions = count - queued - held
     if queued ~= gate.queued then repair_queue(queued) end
     if held ~= gate.held then repair_holders(held) end
+  end
+  -- The call that made MEMBERS failed, or its sessions were lost. Those that live have records.
+  if (alone and count > 0) or (not alone and gate.sessions == 0) then
+    gate.members_end = 0
+    Sessions.enlist()
   end
   members_stay = gate.sessions > 0
 end
