@@ -181,6 +181,7 @@ class Witness:
         ] = []  # notified by the call that is being run: session, notifications, now
         self._ever: dict[tuple[Who, int], Granted] = {}  # all that was lost since
         self.latest = 0  # the latest time of the server's clock
+        self._without_state: set[bytes] = set()  # names whose next call drops the old members
         self._disturbed = -1  # when state was lost last, or the server's clock stepped forward
         self._stood_still = (
             0  # for how long its time stood still at most, because its clock had stepped back
@@ -203,6 +204,7 @@ class Witness:
         self.losses.append(self.commits)
         self._disturbed = self._world.now
         self._gave_up.clear()
+        self._without_state.clear()
         for key in list(self._names):
             self._replace(key, (copy or {}).get(key))
 
@@ -212,6 +214,7 @@ class Witness:
         self._disturbed = self._world.now
         for who in self._names[key].asked:
             self._gave_up.pop(who, None)
+        self._without_state.discard(key)
         name = self._replace(key, copy)
         name.members = members_of(self._server, key + b":who")  # its keys may end at this look
 
@@ -241,6 +244,8 @@ class Witness:
             self._names[key].members = members_of(self._server, key + b":who")
             if key in there:
                 self._names[key].fence = name.fence
+            else:
+                self._without_state.add(key)
 
     def stepped(self, forward: int) -> None:
         """The server's clock steps by so much. It forgets sessions that have been silent for half a
@@ -278,6 +283,8 @@ class Witness:
         self.latest = max(self.latest, self._server.keys.microseconds())
         key, name = call.keys[0], self._names[call.keys[0]]
         before, after = name.members, members_of(self._server, call.keys[1])
+        if key in self._without_state:
+            before = NO_MEMBERS
         name.members = after
         self._note_limits(key)
         requests = list(requests_of(call))
@@ -310,6 +317,7 @@ class Witness:
         if words[2] != "ok" or call.reply in self._replies:
             return []
         self._replies.add(call.reply)
+        self._without_state.discard(call.keys[0])
         if known is not None:
             self.blame(
                 "S3", f"call {number} of {session} was run twice: {known!r}, then {call.reply!r}"

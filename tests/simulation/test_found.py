@@ -232,6 +232,50 @@ FOUND = {
             Ask(8 * SECOND, 0, 0, "block", 1, 50_000),
         ),
     ),
+    # S6. A delete removed the state and left the members. A late copy of a session's first call
+    # then made the state anew, with waiters of the same names. The witness took these for waiters
+    # that stay (seed 7102936).
+    "a late copy queues anew after the state alone was deleted": Plan(
+        7102936,
+        2,
+        ((Concurrency(1, lease=8.0), Rate(1, per=1, capacity=4)),),
+        None,
+        SLOWEST._replace(torn=0.0, late=1.0),
+        True,
+        0.0,
+        40 * SECOND,
+        (
+            Ask(0, 1, 0, "block", 1, 9_000_000),
+            Ask(0, 1, 0, "enter", 4, 56_534),
+            Fault(11_218_899, "delete", 1, 437_780),
+        ),
+    ),
+    # L2. Two servers of a Cluster wrote their first records in the same millisecond, by which the
+    # library named its runs. After a move the new server thought that it notifies the sessions of
+    # the other one, and passed over a waiter that lives (seed 7102991).
+    "two servers begin in the same millisecond, and a slot moves from one to the other": Plan(
+        7102991,
+        2,
+        (
+            (Concurrency(1, lease=1.0),),
+            (Concurrency(6, lease=3.0, unit="mb"),),
+            (Rate(3, per=1, capacity=6),),
+        ),
+        None,
+        CALM._replace(delay=300, torn=0.5, late=0.5),
+        True,
+        0.0,
+        40 * SECOND,
+        (
+            Ask(0, 1, 0, "try", 1, 171_974, max_sleep=0.4),
+            Ask(0, 0, 2, "try", 2, 2010),
+            Ask(19_828_453, 1, 0, "enter", 1, 15_000_000, 20.0, ("asked", 2), 1),
+            Ask(20 * SECOND, 1, 0, "block", 1, 12_612),
+            Ask(30_322_438, 0, 0, "enter", 1, 25_144, max_sleep=0.05),
+            Fault(32_691_069, "move", 0, 842_649),
+        ),
+        cluster=True,
+    ),
 }
 
 
