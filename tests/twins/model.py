@@ -250,7 +250,7 @@ class Model:
         """Without a queue there are no waiters, and the held units are those of the holders: keys
         can be lost one by one.
         """
-        if self.members_end and not (self.alive or self.holders or gate.queue):
+        if self.members_end and not self.alive:
             its = self.records.items()
             self.alive = {each: record.alive_until for each, record in its if record.alive_until}
             self.members_end = gate.t
