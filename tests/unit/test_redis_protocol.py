@@ -230,14 +230,16 @@ def test_a_call_without_acquires_runs_even_if_the_server_is_out_of_memory() -> N
     assert write_call(*at, [release(1)], []).script == library().back
 
 
-def test_the_fast_path_writes_the_words_of_a_call() -> None:
-    declared, lone = Declaration(rules_of([Concurrency(1)])), acquire(4)
+@pytest.mark.parametrize("how", [KNOWN, DECLARED])
+@pytest.mark.parametrize("flags", [0, CLUSTERED])
+def test_the_fast_path_writes_the_words_of_a_call(how: int, flags: int) -> None:
+    declared, lone = Declaration(rules_of([Concurrency(1)])), acquire(4, max_sleep=0)
+    call = write_call("headgate:{n}", declared, how, "s.0", 4, "0", flags, [], [lone])
+
     keys = keys_of("headgate:{n}")
-    at = "headgate:{n}", declared, KNOWN, "s.0", 4, "0"
-    for flags in (0, CLUSTERED):
-        call = write_call(*at, flags, [], [lone])
-        words = words_at_once(keys, declared.program, "s.0", "4", flags, lone.request.text)
-        assert words == call.words
+    words = words_at_once(keys, declared.program, "s.0", "4", how, flags, lone.request.text)
+
+    assert words == call.words
 
 
 REPLIES: list[tuple[str, Any]] = [

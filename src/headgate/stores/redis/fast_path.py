@@ -2,8 +2,10 @@
 
 It does not go through the portal's loop. A process has one blocking connection to each server of a
 store. One thread at a time uses them. A thread that finds them in use goes through the portal. So
-does an acquire that has to wait, or whose server is not known or has changed. Only the fast script
-is sent here. It never queues an acquire, so none is left behind in the queue.
+does an acquire that has to wait, or whose server is not known or has changed. No acquire may wait
+in the queue here, so none is left behind in it.
+
+The first acquire of a name also declares the limits. It never replaces others: see main.lua.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from headgate.counts import TELEMETRY, note_call
 from headgate.forks import fork_error
 from headgate.permit import Issuer, Permit
 from headgate.stores.redis.protocol.calls import CLUSTERED, keys_of, words_at_once
-from headgate.stores.redis.protocol.operations import KNOWN, Caller, new_caller
+from headgate.stores.redis.protocol.operations import KNOWN, UPDATED, Caller, new_caller
 from headgate.stores.redis.protocol.replies import parse_grant
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE, pack
@@ -75,15 +77,13 @@ class FastPath:
 
     def acquire(self, issuer: FastIssuer, request: Request) -> Permit | None:
         """A permit for this instant. None: go through the portal."""
-        if issuer.limits.declares != KNOWN or self._busy:
+        if self._busy:
             return None
         # Python calls no function between the check and this line. So neither another thread nor a
         # signal handler comes in between.
         self._busy = True
         try:
-            server = self._topology.where(issuer.key)
-            timeout = REPLY_TIMEOUT if request.max_sleep is None else SILENCE
-            permit = None if server is None else self._ask(server, issuer, request, timeout)
+            permit = self._ask(issuer, request)
         finally:
             self._busy = False
         if self._of_parent:
@@ -102,24 +102,26 @@ class FastPath:
             connection.close()
         self._opened.put(None)
 
-    def _ask(
-        self, server: Endpoint, issuer: FastIssuer, request: Request, timeout: float
-    ) -> Permit | None:
+    def _ask(self, issuer: FastIssuer, request: Request) -> Permit | None:
         start = monotonic()
-        if server not in self._connections and not self._open(server, timeout):
+        timeout = REPLY_TIMEOUT if request.max_sleep is None else SILENCE
+        declared, how = issuer.limits.limits_for_call(True, ())
+        server = self._server(issuer.key, how, timeout)
+        if server is None:
             return None
         self._calls += 1
         self.names.add(issuer.name)
         caller = new_caller((self.id, self._calls, request.text))
-        declared, permit = issuer.limits.declared, None
+        permit = None
         believed = lease_end(declared)
         keys = keys_of(issuer.key)
         number, flags = str(self._calls), CLUSTERED * self._topology.several
-        words = words_at_once(keys, declared.program, self.id, number, flags, request.text)
+        words = words_at_once(keys, declared.program, self.id, number, how, flags, request.text)
         try:
-            reply = self._exchange_with_retry(server, words, timeout)
+            reply = self._exchange_with_retry(server, how, words, timeout)
             grant = read_reply(reply, caller)
             if grant is not None and not self._of_parent:
+                issuer.limits.note_carried(declared.program, how)
                 waited = monotonic() - start
                 permit = Permit(issuer, request.units, grant, waited, caller, believed, self)
                 if permit.held and self.process == os.getpid():
@@ -133,19 +135,33 @@ class FastPath:
                 raise
             return None
 
+    def _server(self, key: str, how: int, timeout: float) -> Endpoint | None:
+        """The server to ask with this statement about the limits, once it is connected.
+
+        The first acquire of a name opens no connection. If the server is away, the portal alone
+        tries to connect, and raises the error. An update goes through the portal's session.
+        """
+        server = self._topology.where(key)
+        if server is None or how == UPDATED:
+            return None
+        ready = server in self._connections or (how == KNOWN and self._open(server, timeout))
+        return server if ready else None
+
     def _give_up(self, server: Endpoint, issuer: FastIssuer, caller: Caller) -> None:
         """Close the connection and cancel the acquire: the server may still grant it."""
         self._close(server)
         if not self._of_parent:
             issuer.cancel_uncertain(caller)
 
-    def _exchange_with_retry(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
+    def _exchange_with_retry(
+        self, server: Endpoint, how: int, words: tuple[str, ...], timeout: float
+    ) -> Any:
         """Send a call, and send it once more, byte for byte, if the reply was lost.
 
         The script knows the call's number, so it does nothing twice.
         """
         try:
-            return self._exchange(server, words, timeout)
+            return self._exchange(server, how, words, timeout)
         except (OSError, HiredisError) as lost:
             self._close(server)
             if (
@@ -155,18 +171,19 @@ class FastPath:
                 or not self._open(server, timeout)
             ):
                 raise
-            return self._exchange(server, words, timeout)
+            return self._exchange(server, how, words, timeout)
 
-    def _exchange(self, server: Endpoint, words: tuple[str, ...], timeout: float) -> Any:
-        fast, connection = library().fast, self._connections[server]
-        name = ("FCALL", fast.function) if self._topology.functions else ("EVALSHA", fast.digest)
+    def _exchange(self, server: Endpoint, how: int, words: tuple[str, ...], timeout: float) -> Any:
+        script = library().fast if how == KNOWN else library().whole
+        connection, functions = self._connections[server], self._topology.functions
+        name = ("FCALL", script.function) if functions else ("EVALSHA", script.digest)
         start = monotonic()
         reply = connection.exchange(pack((*name, *words)), timeout)
         if TELEMETRY.on:
             note_call(self._topology, server, reply, monotonic() - start)
-        # No other code sends the fast script, so a server without functions gets its text here.
+        # No other code sends the fast script, so a server without functions gets the text here.
         if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
-            reply = connection.exchange(pack(("EVAL", fast.text, *words)), timeout)
+            reply = connection.exchange(pack(("EVAL", script.text, *words)), timeout)
         if isinstance(reply, HiredisError) and str(reply).startswith("READONLY"):
             self._close(server)  # the host name may lead to another server now
         return reply
@@ -261,7 +278,7 @@ def lease_end(declared: Declaration) -> float | None:
 
 
 def read_reply(reply: Any, caller: Caller) -> Grant | None:
-    """The grant of the fast script, if there is one.
+    """The grant of an acquire, if there is one.
 
     The script may also have granted nothing, or not known the limits. After a reply that is an
     error, the portal asks again, and raises the right exception.

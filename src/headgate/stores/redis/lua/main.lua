@@ -6,7 +6,8 @@
 --       2 session
 --       3 call           its number
 --       4 declares       the limits are 0 known, 1 declared, 2 updated, 3 asked for (this creates
---                        no name), 4 offered (any declaration replaces them)
+--                        no name), 4 offered (any declaration replaces them). Threads declare them
+--                        only where no others hold
 --       5 received       how the last reply began that the session received, "call ok now";
 --                        0: none, or long ago
 --       6 flags          the sum of 1: the session has waiters, 2: this server notifies it, 4: this
@@ -65,9 +66,10 @@ local function open_state(limits, state, alive_until, record, received, lost, wa
     -- keys that use them.
     if PROGRAM == '' then return ReplyCache.reply('stale ' .. limits) end
   elseif limits ~= PROGRAM then
-    if DECLARES ~= DECLARED and DECLARES ~= UPDATED then
-      return ReplyCache.reply('stale ' .. limits)
-    end
+    -- The history (limits_history.lua) must know one client for the declarations of a process. So
+    -- its threads replace limits by the portal, which is another client than their own session.
+    local replaces = DECLARES == DECLARED and not Sessions.is_of_threads(SESSION)
+    if not replaces and DECLARES ~= UPDATED then return ReplyCache.reply('stale ' .. limits) end
     local hold = LimitsHistory.hold_time()
     if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. limits) end
   end

@@ -179,10 +179,14 @@ function Sessions.quit(session)
   reject_calls(session, MOST)
 end
 
--- A thread has given up a call that may still arrive, on a connection that was cut (F25). The
--- session of threads ends with ".0", and its calls and requests have the same numbers.
+-- Whether it is the session of a process's threads: its calls and requests have the same numbers.
+function Sessions.is_of_threads(session)
+  return string.sub(session, -2) == '.0'
+end
+
+-- A thread has given up a call that may still arrive, on a connection that was cut (F25).
 function Sessions.reject_call(session, number)
-  if string.sub(session, -2) ~= '.0' then return end
+  if not Sessions.is_of_threads(session) then return end
   local record = record_of(session)
   local last = record and select(2, ReplyCache.unpack(record)) or 0
   if last < number then reject_calls(session, number) end

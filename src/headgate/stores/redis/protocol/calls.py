@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headgate.stores.redis.protocol.operations import KNOWN, GivingBack, Operation
+from headgate.stores.redis.protocol.operations import GivingBack, Operation
 from headgate.stores.redis.protocol.script import library
 
 if TYPE_CHECKING:
@@ -78,12 +78,21 @@ def write_call(
 
 
 def words_at_once(
-    keys: tuple[str, ...], program: str, session_id: str, number: str, flags: int, asked: str
+    keys: tuple[str, ...],
+    program: str,
+    session_id: str,
+    number: str,
+    how: int,
+    flags: int,
+    asked: str,
 ) -> tuple[str, ...]:
-    """For the hot path: the words of a call with one acquire. Both have the same `number`."""
+    """For the hot path: the words of a call with one acquire that may not wait.
+
+    The call and the acquire have the same `number`.
+    """
     return (
-        *(str(len(keys)), *keys, program, session_id, number, str(KNOWN), "0", str(flags)),
-        *(str(RESERVE_AHEAD), "acquire", number, "1", "-1", "-1", asked),
+        *(str(len(keys)), *keys, program, session_id, number, str(how), "0", str(flags)),
+        *(str(RESERVE_AHEAD), "acquire", number, "1", "0", "-1", asked),
     )
 
 
