@@ -1,7 +1,7 @@
 """Forks while a thread waits for the answer to a call on Redis. Prints the error in the child, and
 that it can call again.
 
-usage: fork_in_call.py URL NAME status|try_acquire|flush|acquire|granted|connect|start
+usage: fork_in_call.py URL NAME status|try_acquire|flush|acquire|first|granted|connect|start
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def main(url: str, name: str, how: str) -> None:
         limiter.flush()
     if how in ("acquire", "granted"):
         limiter.acquire_sync().release()
+    if how == "first":
+        limiter.acquire_sync().release()
+        limiter = Limiter(f"{name}-new", Concurrency(2), store=url)
     call = {
         "status": limiter.status,
         "start": limiter.status,
@@ -77,7 +80,7 @@ def main(url: str, name: str, how: str) -> None:
     asked = {"status": "astatus", "try_acquire": "atake", "flush": "aflush"}
     if how in asked:
         wrap(RedisQueue, asked[how], answers_behind_the_fork)
-    elif how == "acquire":
+    elif how in ("acquire", "first"):
         wrap(fast_path.BlockingConnection, "exchange", between_call_and_reply)
     elif how == "granted":
         wrap(fast_path, "Permit", before)
@@ -98,7 +101,7 @@ def main(url: str, name: str, how: str) -> None:
         os.waitstatus_to_exitcode(os.waitpid(CHILDREN[0], 0)[1]),
         getattr(answer, "held", None),
     )
-    if how in ("acquire", "granted", "connect"):
+    if how in ("acquire", "first", "granted", "connect"):
         print(limiter.status().limits[0].used)
         answer.release()  # type: ignore[union-attr]
 

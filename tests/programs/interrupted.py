@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from secrets import token_hex
 from threading import Event
 from time import sleep
 
@@ -135,6 +136,14 @@ def try_acquire(limiter: Limiter) -> None:
         permit.release()
 
 
+def new_key(limiter: Limiter) -> None:
+    """Enter a new key twice: the second time opens the threads' connection, if it is closed."""
+    new = limiter[token_hex(8)]
+    for _ in range(2):
+        with new:
+            sleep(0.0005)
+
+
 def decorated(limiter: Limiter) -> None:
     limiter(sleep)(0.001)
 
@@ -151,6 +160,7 @@ WAYS: dict[str, tuple[Callable[[Limiter], None], list[Rate | Concurrency]]] = {
     "with acquire()": (acquired_block, [Concurrency(5, lease=LEASE)]),
     "acquire_sync": (acquire_sync, [Concurrency(5, lease=LEASE)]),
     "try_acquire": (try_acquire, [Concurrency(5, lease=LEASE)]),
+    "new keys": (new_key, [MANY, Concurrency(1, lease=LEASE)]),
     "decorator": (decorated, [Concurrency(5, lease=LEASE)]),
     "status": (status, [Concurrency(5, lease=LEASE)]),
     "contended": (contended, [Concurrency(2, lease=LEASE)]),

@@ -17,12 +17,13 @@ import pytest
 from hiredis import HiredisError
 
 from headgate import Concurrency, Limiter, Rate, StoreError
+from headgate.stores.redis.fast_path import FastPath
 from headgate.stores.redis.session import polls
 from headgate.stores.redis.transport import availability, backoff, topology
 from headgate.stores.redis.transport import node as transport_node
 from headgate.stores.redis.transport.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
-from tests.faults.scene import Breaths, Puppet, Room, enter, eventually
+from tests.faults.scene import Breaths, Puppet, Room, commands_of, enter, eventually
 from tests.machine import scaled_now
 from tests.servers import connections_of
 from tests.world import at_rest, long, session_of, soon, used, waiting
@@ -90,6 +91,31 @@ async def test_limiters_are_spread_over_all_masters(name: str, cluster: Cluster)
         assert all(node.admin.exists(key_of(each)) for each in its)
     for limiter in limiters.values():
         assert used(await at_rest(limiter)) == [0, 10]
+
+
+async def test_a_thread_makes_one_call_for_a_new_name_on_any_master(
+    name: str, cluster: Cluster
+) -> None:
+    """S1: given a thread with a connection to each master, when it uses a new name on each, then
+    the master of the name is asked, once.
+    """
+
+    def on(node: Node, its: str) -> Limiter:
+        return Limiter(cluster.name_on(node, its), TOKENS, store=cluster.user_url)
+
+    for node in cluster.masters():
+        for _ in range(2):  # by the portal, then directly
+            await asyncio.to_thread(on(node, name).acquire_sync, tokens=1)
+    for node in cluster.masters():
+        await on(node, name).aflush()
+        node.admin.config_resetstat()
+        new = on(node, f"{name}-new")
+
+        permit = await soon(asyncio.to_thread(new.acquire_sync, tokens=1))
+
+        assert isinstance(permit.home, FastPath)
+        assert commands_of(node.admin)["fcall"] == 1
+        assert used(await new.astatus()) == [1]
 
 
 def listeners(cluster: Cluster) -> Callable[[], list[Node]]:

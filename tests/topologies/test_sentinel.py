@@ -205,23 +205,27 @@ async def test_a_permit_with_a_release_that_was_not_replicated_is_free_when_its_
 
 async def test_a_thread_goes_on_after_a_failover(name: str, own_sentinels: Sentinels) -> None:
     """S1, S7: given a thread that enters and leaves by its own connection, when the primary goes,
-    then the thread follows.
+    then the thread follows, with the name that it knows and with new ones.
     """
-    limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
+    limiter, *new = [
+        Limiter(its, Concurrency(1), store=own_sentinels.user_url)
+        for its in (name, *(f"{name}-{number}" for number in range(4)))
+    ]
     room = Room()
 
-    def visit() -> None:
+    def visit(limiter: Limiter) -> None:
         with limiter, room:
             pass
 
-    await asyncio.to_thread(visit)
-    await asyncio.to_thread(visit)
+    for each in (limiter, limiter, new[0]):
+        await asyncio.to_thread(visit, each)
     await failed_over(own_sentinels, Sentinels.fail_over)
-    for _ in range(3):
-        await soon(asyncio.to_thread(visit))
+    for each in (new[1], limiter, limiter, new[2], new[3]):
+        await soon(asyncio.to_thread(visit, each))
 
-    assert (room.visits, room.most) == (5, 1)
-    await at_rest(limiter)
+    assert (room.visits, room.most) == (8, 1)
+    for each in (limiter, *new[1:]):
+        await at_rest(each)
 
 
 def unaware(former: Copy) -> Watcher:

@@ -185,6 +185,25 @@ async def test_a_new_name_in_a_slot_that_moves_begins_at_the_target(
             pass
 
 
+async def test_a_thread_with_a_connection_begins_a_new_name_at_the_target(
+    name: str, cluster: Cluster
+) -> None:
+    """S8, L5, F40: given a slot that moves, when a thread with a connection to its source uses a
+    name for the first time, then it waits for nothing, and is charged once.
+    """
+    move = moving(cluster, name)
+    beside = Limiter(cluster.name_on(move.source, f"{name}-known"), TOKENS, store=cluster.user_url)
+    for _ in range(2):  # by the portal, then directly
+        await asyncio.to_thread(beside.acquire_sync, tokens=1)
+    limiter = Limiter(name, TOKENS, store=cluster.user_url)
+
+    await soon(asyncio.to_thread(limiter.acquire_sync, tokens=1))
+
+    assert used(await limiter.astatus()) == [1]
+    move.close()
+    assert used(await limiter.astatus()) == [1]
+
+
 async def test_a_process_that_is_new_to_a_name_waits_only_for_the_keys_that_exist(
     name: str, cluster: Cluster
 ) -> None:

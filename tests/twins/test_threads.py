@@ -17,6 +17,12 @@ def acquired(wire: Wire, number: int) -> Reply:
     return wire.call(Call(LIMITS, f"{wire.token}-1.0", number, (Acquire(number),)), NOON)
 
 
+def declared(wire: Wire, number: int, limits: str = LIMITS) -> str:
+    """The verdict on the thread's call of this number, if it declares these limits."""
+    call = Call(limits, f"{wire.token}-1.0", number, (Acquire(number),), declares=1)
+    return wire.call(call, NOON).verdict
+
+
 def forbidden(wire: Wire, number: int) -> int:
     """The thread gives up its call of this number, by a session that can speak for it; how much is
     left.
@@ -67,3 +73,27 @@ def test_calls_that_were_abandoned_together_are_not_carried_out(wire: Wire) -> N
 
     assert [acquired(wire, number).verdict for number in (1, 2)] == ["late", "late"]
     assert left(wire) == 5
+
+
+def test_a_thread_declares_limits_only_where_no_others_hold(wire: Wire) -> None:
+    """S1: given a name with other limits, when a thread declares its own, then nothing is done. Its
+    call may be a late one, and its process replaces limits as another client.
+    """
+    others = "slots permits 1 30000000"
+    wire.call(Call(others, f"{wire.token}-2.1", 1, (Status(),), declares=1), NOON)
+
+    assert declared(wire, 1) == "stale"
+    assert declared(wire, 2, others) == "ok"
+    reply = wire.call(Call(others, f"{wire.token}-2.1", 2, (Status(),)), NOON)
+    assert reply.verdict == "ok"
+
+
+@pytest.mark.parametrize("offered", [False, True])
+def test_a_thread_declares_the_limits_of_a_name_without_any(wire: Wire, offered: bool) -> None:
+    """Given a new name, or one that a process has only paused or drained."""
+    if offered:
+        others = "slots permits 1 30000000"
+        wire.call(Call(others, f"{wire.token}-2.1", 1, (Status(),), declares=4), NOON)
+
+    assert declared(wire, 1) == "ok"
+    assert left(wire) == 4
