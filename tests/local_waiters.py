@@ -24,7 +24,7 @@ def declared(limiter: AnyEntrance) -> AnyEntrance:
     """
     queue = queue_of(limiter)
     if isinstance(queue, Undeclared):
-        queue._begin()
+        queue._declare()
     return limiter
 
 

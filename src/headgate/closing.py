@@ -96,8 +96,8 @@ class Closing:
             if has_lock():  # this code interrupted a call that holds the lock of the acquires
                 raise self._interrupting()
             time.sleep(interval)
-        # Shut again: `Undeclared._end` in another thread may have replaced the `Closed` queue. It
-        # compares and then assigns, and the first `_shut` may have come between the two.
+        # Shut again: `Undeclared._step_aside` in another thread may have replaced the `Closed`
+        # queue. It compares and then assigns. The first `_shut` may have come between the two.
         self._shut()
 
     async def aclose(self, refuse_waiters: bool) -> None:
@@ -128,8 +128,8 @@ class Closing:
     def _blocks_here(self) -> bool:
         """Whether an acquire blocks this thread, which runs a handler or a finalizer now.
 
-        A function that blocks its thread for an acquire keeps its Closing in a local variable named
-        `closing`.
+        The list does not say which thread waits. So this searches the stack: a function that blocks
+        its thread for an acquire keeps its Closing in a local variable named `closing`.
         """
         stack: FrameType | None = sys._getframe()
         while stack is not None:
@@ -162,8 +162,8 @@ class Closing:
     def _waits(self) -> bool:
         """Whether an acquire waits.
 
-        No event reports that an acquire has ended: a closed loop sends none. While the interpreter
-        ends, no other thread runs, so no acquire goes on.
+        A close asks again and again, because a closed loop does not report the end of its acquires.
+        While the interpreter ends, no other thread runs, so no acquire goes on.
         """
         return not sys.is_finalizing() and any(
             self._goes_on(waiter) for entry in list(self.waiting) if (waiter := entry()) is not None

@@ -108,7 +108,8 @@ class Counts:
     )
 
     def __init__(self, is_share: bool = False) -> None:
-        self.is_share = is_share  # of grants by a share of the limits: see `outcomes`
+        # These count the grants without the store, by a share of the limits: see `outcomes`.
+        self.is_share = is_share
         self.passed = self.unlimited = 0
         self.refused = dict.fromkeys(REFUSED, 0)
         # A fast path has a count of its own. Each of these functions returns one and sets it to 0,
@@ -134,8 +135,8 @@ class Counts:
         """The acquires that have ended, by outcome.
 
         "unlimited" and "local": the store could not be asked, and the acquire went on as its
-        `on_store_error` says. "local" is 0 here: the counts of the share have those acquires, as
-        "passed" and "waited".
+        `on_store_error` says. "local" is 0 here: other counts, with `is_share`, have those acquires
+        as "passed" and "waited".
         """
         granted = {"passed": self.passed, "waited": self.waited}
         return {**granted, **self.refused, "unlimited": self.unlimited, "local": 0}
@@ -213,7 +214,7 @@ def label_of(name: str, key: str | None) -> str:
         return ""
     try:
         label = exportable(_label(name, key) or "")
-    except Exception:  # of the user's function, or no text: the call of a limiter goes on
+    except Exception:  # the user's function raised, or returned no text: the acquire goes on
         return OTHER
     labels = _labels.get(name, ())
     return label if not label or label in labels or len(labels) < MOST_LABELS else OTHER

@@ -30,13 +30,13 @@ class Undeclared:
     wait for the garbage collector.
     """
 
-    __slots__ = ("_begun", "_own", "_owner", "_queue")
+    __slots__ = ("_has_declared", "_own", "_owner", "_queue")
 
     def __init__(self, owner: Any, queue: Queue, own: Declaration) -> None:
         self._owner: ref[Any] = ref(owner)
         self._queue = queue
         self._own = own
-        self._begun = False
+        self._has_declared = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
@@ -45,39 +45,39 @@ class Undeclared:
     def declared(self) -> Declaration:
         present = self._queue.declared
         # Compare first: each new key reads this property, and `foresee` costs a call.
-        same = self._begun or present.program == self._own.program
+        same = self._has_declared or present.program == self._own.program
         return present if same else self._queue.foresee(self._own)
 
-    def _begin(self) -> Queue:
-        if not self._begun:
+    def _declare(self) -> Queue:
+        if not self._has_declared:
             self._queue.follow(self._own)
-            self._end()
+            self._step_aside()
         return self._queue
 
-    def _end(self) -> None:
+    def _step_aside(self) -> None:
         """The limits are declared: the limiter now uses its queue directly, unless it is closed."""
-        self._begun = True
+        self._has_declared = True
         owner = self._owner()
         if owner is not None and owner._queue is self:
             owner._queue = self._queue
 
     def enter(self) -> bool:
-        return self._begin().enter()
+        return self._declare().enter()
 
     def enter_task(self) -> bool:
-        return self._begin().enter_task()
+        return self._declare().enter_task()
 
     async def acquire(self, request: Request) -> Permit:
-        return await self._begin().acquire(request)
+        return await self._declare().acquire(request)
 
     def acquire_sync(self, request: Request) -> Permit:
-        return self._begin().acquire_sync(request)
+        return self._declare().acquire_sync(request)
 
     def take(self, request: Request) -> Permit | Refusal:
-        return self._begin().take(request)
+        return self._declare().take(request)
 
     async def atake(self, request: Request) -> Permit | Refusal:
-        return await self._begin().atake(request)
+        return await self._declare().atake(request)
 
     def status(self, own: Declaration | None = None) -> Status:
         return self._queue.status(self._own)
@@ -88,12 +88,12 @@ class Undeclared:
     def change(self, change: Change) -> None:
         self._queue.change(self._complete(change))
         if isinstance(change, Update):
-            self._end()
+            self._step_aside()
 
     async def achange(self, change: Change) -> None:
         await self._queue.achange(self._complete(change))
         if isinstance(change, Update):
-            self._end()
+            self._step_aside()
 
     def _complete(self, change: Change) -> Change:
         """An update names this limiter's limits as `former`, unless they are declared already.
@@ -101,7 +101,7 @@ class Undeclared:
         Before a drain, the queue accepts them if it knows no limits.
         """
         if isinstance(change, Update):
-            former = None if self._begun else self._own
+            former = None if self._has_declared else self._own
             return Update(change.declared, former, change.reason)
         if isinstance(change, Drain):
             self._queue.accept(self._own, known=False)
@@ -152,7 +152,7 @@ class Attached:
         return limits
 
     def _begin(self, learned: Declaration, request: Request) -> Queue:
-        """Use the limits that were learned, and check `request`, which is older than they are."""
+        """Use the limits that were learned. `request` was made without them, so check it now."""
         if self._of_whole is not None:  # declare them for the key, which has none
             self._queue.follow(self._of_whole)
         else:
@@ -191,8 +191,8 @@ class Attached:
     async def astatus_in_use(self) -> Status:
         """The status for operators, also if only keys of the name are in use.
 
-        In that case it has the pause of the whole limiter, which also holds the keys. Its limits
-        are those that a process sent with a call and did not declare.
+        In that case it has the pause of the whole limiter, which also holds the keys. No process
+        has declared limits of the name, but a call may have brought some.
         """
         try:
             return await self.astatus()

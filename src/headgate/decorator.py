@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, ParamSpec, TypeVar, cast
 
-from headgate.lease_watch import aside
+from headgate.lease_watch import unwatched
 from headgate.validation import show
 
 P = ParamSpec("P")
@@ -70,6 +70,7 @@ def limited_coroutine(limiter: Any, function: Function) -> Function:
 
 def limited_generator(limiter: Any, function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
+        # Not `with limiter`: another task or thread may end the generator, and has no permit there.
         with limiter.acquire():
             return (yield from function(*args, **kwargs))
 
@@ -79,7 +80,7 @@ def limited_generator(limiter: Any, function: Function) -> Function:
 def limited_async_generator(limiter: Any, function: Function) -> Function:
     async def call(*args: Any, **kwargs: Any) -> Any:
         async with limiter.acquire() as permit, aclosing(function(*args, **kwargs)) as items:
-            meanwhile = aside(permit)
+            around_yield = unwatched(permit)
             step = items.__anext__()
             while True:
                 try:
@@ -87,7 +88,7 @@ def limited_async_generator(limiter: Any, function: Function) -> Function:
                 except StopAsyncIteration:
                     return
                 try:
-                    with meanwhile:
+                    with around_yield:
                         sent = yield item
                     step = items.asend(sent)
                 except GeneratorExit:  # `aclosing` closes the inner generator

@@ -4,10 +4,10 @@ Only entering and leaving are here. The subclass gives the request of its blocks
 decides.
 
 A signal handler can raise before the first line of `__exit__`. The limiter then never learns that
-the block has ended, and the process would renew the permit for as long as it lives. So the loaded
-`__exit__` is a `Block` object, which holds the permit. Python loads `__exit__` before it calls
-`__enter__`, and keeps it until the `with` statement ends. When an exception drops the `Block`
-before it has given its permit back, the permit's finalizer does so.
+the block has ended, and the process would renew the permit for as long as it lives. So each block
+has an `__exit__` of its own: a `Block` object, which holds the permit. Python loads it before it
+calls `__enter__`, and drops it when the `with` statement ends. If it was not called by then, the
+finalizer of its permit gives the permit back.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Entrance:
         self._queue, self._default = queue, default
 
     def __copy__(self) -> Self:
-        """A copy would share its state: it is the same one."""
+        """Itself: a copy would share its state."""
         return self
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -134,7 +134,8 @@ class Block:
         self.permit = permit
         if permit.guard is not None:
             permit.__enter__()
-        self.number, self._entered = next(NUMBERS), BLOCKS.entered
+        self.number = next(NUMBERS)
+        self._entered = BLOCKS.entered  # another thread may have loaded `__exit__`
         self._ref = ref(self, self._entered.discard)
         self._entered.add(self._ref)
 
@@ -146,7 +147,7 @@ class Block:
 
         If it is not open, end the block of `entrance` that this thread began last.
         """
-        block = self if self.is_of(entrance) else last_block_of(entrance)
+        block = self if self.is_open(entrance) else last_block_of(entrance)
         if block is None:  # entered without a Block
             self._plain_exit(entrance, *outcome)
             return
@@ -156,7 +157,7 @@ class Block:
         if permit is not None and (permit.held or permit.watch is not None):
             permit.__exit__(*outcome)
 
-    def is_of(self, entrance: Entrance | None) -> bool:
+    def is_open(self, entrance: Entrance | None) -> bool:
         return self.entrance is entrance and self.permit is not None
 
 
@@ -167,7 +168,7 @@ def last_block_of(entrance: Entrance | None) -> Block | None:
     for `ExitStack.push`.
     """
     blocks = [each() for each in BLOCKS.entered.copy()]
-    its = [each for each in blocks if each is not None and each.is_of(entrance)]
+    its = [each for each in blocks if each is not None and each.is_open(entrance)]
     return max(its, key=attrgetter("number"), default=None)
 
 

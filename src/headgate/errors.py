@@ -51,8 +51,8 @@ class QueueFullError(MaxSleepExceededError):
 
     `position`: the number of live waiters before this one. `retry_after`: seconds until its turn
     behind them; None when only a release can say. Way out: try again after `retry_after` seconds,
-    drop the call, or allow a longer queue. Code written for self-limiters has one handler for "the
-    wait is too long", so this is a kind of MaxSleepExceededError.
+    drop the call, or allow a longer queue. Code written for the package self-limiters has one
+    handler for "the wait is too long", so this is a kind of MaxSleepExceededError.
     """
 
     def __init__(self, message: str, retry_after: float | None, position: int = 0) -> None:
@@ -68,7 +68,7 @@ class CostExceedsCapacityError(HeadgateError, ValueError):
 
 
 class UnknownLimiterError(HeadgateError):
-    """The store has no limits for the name of an attached limiter. Nothing was done.
+    """The store has no limits for the name of a `Limiter.attach`. Nothing was done.
 
     Way out: check the name and the store, or let a process acquire first that declares limits.
     Redis forgets a name that has been idle for long enough, see "TTLs" in docs/redis.md.

@@ -19,9 +19,10 @@ class Queue(Protocol):
     """The queue of one name, as limiters see it."""
 
     name: str
-    # Takes one of each unit if they are free now. False: call `enter_waiting` or `enter_sync`.
+    # Takes one request and one permit if both are free now. False: call `enter_waiting` or
+    # `enter_sync`.
     enter: Callable[[], bool]
-    enter_task: Callable[[], bool]  # for a task: the first call checks that asyncio runs it
+    enter_task: Callable[[], bool]  # for a task: the first call checks that asyncio runs the task
 
     @property
     def declared(self) -> Declaration: ...
@@ -50,8 +51,8 @@ class Queue(Protocol):
     def learn_sync(self) -> Declaration: ...
     # UnknownLimiterError when neither the name nor a key of it is in use.
     async def check_in_use(self) -> None: ...
-    # Do `act` when the limits are known. `call`: its name in a message. `in_use`: only when the
-    # name or a key of it is in use.
+    # Do `act` when the limits are known. `call`: the method that asks for it, as messages name it.
+    # `in_use`: it is enough that the name or a key of it is in use.
     def once_known(self, call: str, act: Callable[[], None], in_use: bool = False) -> None: ...
     def flush(self) -> None: ...
     async def aflush(self) -> None: ...
@@ -87,7 +88,7 @@ class Texts(Protocol):
 
 
 class Store(Protocol):
-    """The same name has the same queue."""
+    """The queues by name: each call with the same name returns the same queue."""
 
     @property
     def lists(self) -> Lists: ...
@@ -97,12 +98,16 @@ class Store(Protocol):
 
 
 class Threads(Protocol):
-    """How threads acquire from a queue whose server may be away."""
+    """How threads acquire from a queue whose server may be away.
+
+    The portal is an event loop in a thread of headgate.
+    """
 
     # Raises StoreError in headgate's own thread, which must not wait.
     def check_thread(self) -> None: ...
+    # None: only the portal can decide.
     def acquire_at_once(self, request: Request) -> Permit | None: ...
-    # The result of `work`, which runs in the portal's loop while this thread waits.
+    # The result of `work`, which runs in the portal while this thread waits.
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
     def acquire_by_portal(
         self, request: Request, acquire: Callable[[Request], Coroutine[Any, Any, Permit]]
@@ -119,7 +124,9 @@ class RemoteQueue(Queue, Issuer, Protocol):
 
 
 class RemoteStore(Protocol):
-    """A store whose servers may be away. While `away(key)`, callers need not ask for that key."""
+    """A store whose servers may be away. While `away(key)`, the store asks the server of that key
+    until it answers, so callers need not.
+    """
 
     @property
     def lists(self) -> Lists: ...

@@ -69,7 +69,7 @@ def estimated(limiter: Limiter, estimate: Estimate, units: dict[str, Any]) -> Re
     A queue calls `estimate` under its lock: it must be quick, and must not run the user's code.
     """
     request = limiter._request(1, None, None, units)
-    if units:
+    if units:  # else it is the request that all acquires of the limiter share
         request.estimate = lambda: estimate(limiter)
     return request
 

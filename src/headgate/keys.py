@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 
 PLAIN = re.compile("[A-Za-z0-9_.~-]*")  # texts that `quote` does not change
-is_plain_key = re.compile("[A-Za-z0-9_.~-]{1,256}").fullmatch  # of those, the ones for a key
+is_plain_key = re.compile("[A-Za-z0-9_.~-]{1,256}").fullmatch  # and of a key's length
 
 
 def encoded(name: str, key: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The watch over a body does for a lease what asyncio.timeout does for a deadline.
+"""The watch over a block does for its lease what asyncio.timeout does for a deadline.
 
 The store renews a lease, and the permit knows when it is lost. This module delivers the loss: a
 task is cancelled where it awaits, and a thread gets the error at the end of its block. Only
@@ -33,7 +33,7 @@ MARGIN_FRACTION = 1 / 20
 
 
 class Watch:
-    """Watches the lease of one body, from its first line to its last."""
+    """Watches the lease of one block, from the first line of its body to the last."""
 
     __slots__ = (
         "_alone",
@@ -57,9 +57,9 @@ class Watch:
         self._cancelled_before = 0
         self._timer: asyncio.TimerHandle | None = None
         self._cancelled = False  # this watch has cancelled the task
-        self._alone = False  # at the end of the body, only this watch had cancelled the task
+        self._alone = False  # no other code had cancelled the task when the body ended
         permit.watch = self
-        redirect(permit, Noting)
+        redirect(permit, WatchedIssuer)
 
     def close(self, error: object) -> None:
         """The body is over, with `error`, and the permit goes back."""
@@ -98,9 +98,7 @@ class Watch:
             self._arm(task)
 
     def check_lease(self) -> None:
-        """Note whether the lease is lost. `Noting` calls this at a release, which has fixed
-        `permit.lost`.
-        """
+        """Note whether the lease is lost. A release calls this: it has fixed `permit.lost`."""
         self.lost = self.lost or self._permit.lost
 
     def end(self) -> None:
@@ -182,7 +180,7 @@ def call_in(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *argume
             loop.call_soon_threadsafe(act, *arguments)
 
 
-class Aside(AbstractContextManager[None]):
+class Unwatched(AbstractContextManager[None]):
     """Around a `yield`: the code that iterates runs, and the watch must not cancel it."""
 
     __slots__ = ("_watch",)
@@ -197,12 +195,12 @@ class Aside(AbstractContextManager[None]):
         self._watch.resume(error)
 
 
-def aside(permit: Permit) -> AbstractContextManager[None]:
+def unwatched(permit: Permit) -> AbstractContextManager[None]:
     """The context manager around each `yield` of a body that holds `permit`."""
-    return nullcontext() if permit.watch is None else Aside(permit.watch)
+    return nullcontext() if permit.watch is None else Unwatched(permit.watch)
 
 
-class Noting(IssuerWrapper):
+class WatchedIssuer(IssuerWrapper):
     """Lets the watch of a block note a loss before its permit is released."""
 
     def _before_release(self, permit: Permit) -> None:
@@ -240,8 +238,8 @@ class Watched(QueueWrapper):
     def leave(self) -> None:
         """Leave the block that this task or thread entered last.
 
-        This one has entered no block if it closes a generator in which another task or thread did.
-        Then leave the last block of the task or thread that came last into `_inside`.
+        A task that closes the generator of another one may have entered none. Then leave the latest
+        block of the task or thread that was listed last.
         """
         owner = visitor()
         if owner not in self._inside:

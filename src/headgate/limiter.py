@@ -39,8 +39,8 @@ from headgate.waiting import OnWait, check_on_wait
 if TYPE_CHECKING:
     from headgate.interfaces import Queue, Store
 
-# A plain limiter in memory does not need some modules, and `import headgate` takes less time
-# without them. So the functions that use one import it. None of these is an acquire or a release.
+# Functions import modules that a plain limiter in memory does not need, so `import headgate` takes
+# less time. An acquire or a release imports none.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,7 +105,7 @@ class Limiter(Entrance):
         self._attached = False
         self.name = check_name(name)
         self.limits = declared_limits(f"Limiter({self.name!r})", limits)
-        self._make(
+        self._set_up(
             declaration(self.limits),
             store=store,
             max_sleep=max_sleep,
@@ -152,7 +152,7 @@ class Limiter(Entrance):
         limiter._attached = True
         limiter.name = check_name(name)
         limiter.limits = ()
-        limiter._make(
+        limiter._set_up(
             NO_LIMITS,
             store=store,
             max_sleep=max_sleep,
@@ -165,7 +165,7 @@ class Limiter(Entrance):
         )
         return limiter
 
-    def _make(self, declared: Declaration, **options: Any) -> None:
+    def _set_up(self, declared: Declaration, **options: Any) -> None:
         self.key: str | None = None
         self._options = options
         max_sleep = sleep_of(options["max_sleep"], "Limiter")
@@ -186,31 +186,37 @@ class Limiter(Entrance):
     def _open(
         self, name: str, declared: Declaration, request: Request, whole: Queue | None = None
     ) -> None:
+        """Use the queue of `name`, in the wrappers that the options ask for.
+
+        `whole`: for a key, the queue of the whole limiter.
+        """
         queue: Queue = self._store.queue(name, declared)
         if permits_are_timed():
             from headgate.permit_timing import Timed
 
             queue = Timed(queue)
         elif isinstance(queue, KeyQueue):
-            # A key is mostly used at once, so leave out what would change nothing.
+            # It needs no wrapper: it declares its limits itself, and memory loses no lease. Many
+            # keys are used only once, so this way is short.
             self._use(queue, request)
             return
         if self._options["on_lost"] == "cancel" and not isinstance(self._store, MemoryStore):
             from headgate.lease_watch import Watched
 
             queue = Watched(queue)
-        # Skip `Undeclared` where it would change nothing: for an attached limiter, and for a key
-        # whose queue has the limits already.
-        direct = self._attached or (
+        # An attached limiter has no limits to declare. The queue of a key may have them already.
+        declares_nothing = self._attached or (
             self.key is not None and queue.declared.program == declared.program
         )
-        super().__init__(queue, request, None if direct else declared)
+        super().__init__(queue, request, None if declares_nothing else declared)
         if self._attached:
             self._queue = Attached(self, queue, whole)
 
     def _begin_again(self, limits: tuple[Limit, ...]) -> None:
-        """Forget all that was declared: the next acquire declares `limits`, or takes them from the
-        store. A closed limiter stays closed.
+        """For headgate.testing: forget all that was declared.
+
+        The next acquire declares `limits`, or takes them from the store. A closed limiter stays
+        closed.
         """
         if self._default.closing.closed:
             return
@@ -359,8 +365,8 @@ class Limiter(Entrance):
         permits stay held. Of two pauses the one that ends later counts. Budgets refill meanwhile,
         up to their capacity. `resume` ends a pause early. `seconds`: from 0 to below ten years. A
         pause of the whole limiter holds all its keys; `limiter["k"].pause(...)` holds that key
-        alone. On Redis another process may learn of it up to 3 s late for its keys, and only if
-        notifications are lost.
+        alone. On Redis, another process may apply it to its keys up to 3 s late if notifications
+        are lost.
 
         Raises ValueError or TypeError before anything is sent. An unreachable server gets the pause
         when it is back, unless the pause is over by then.
@@ -428,8 +434,8 @@ class Limiter(Entrance):
 
         Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises
         RuntimeError, and closes nothing, in a thread whose event loop runs, and in a signal handler
-        or finalizer that interrupted a waiting acquire. If the handler interrupted another call of
-        a limiter in memory while acquires wait, it gets a RuntimeError, and the limiter is closed.
+        or finalizer that interrupted a waiting acquire. One that interrupted another call of a
+        limiter in memory also gets a RuntimeError if acquires wait, but the limiter is closed then.
         Raises TypeError for a key, and for a `refuse_waiters` that is no bool.
         """
         self._default.closing.close(self._check_close("close", refuse_waiters))

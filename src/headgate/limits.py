@@ -7,7 +7,7 @@ pickled. Times are seconds. The gate decides by them, and a store keeps their st
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headgate.validation import (
     TEN_YEARS,
@@ -42,8 +42,8 @@ class Concurrency(Value):
 
     On Redis a permit has a `lease` in seconds. A living process renews it at each third of that
     time. The permits of a dead process are free when their leases end. In memory permits have no
-    lease. In the unit "permits" every acquire takes one permit, at any cost in other units. Any
-    other unit makes the permits weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As
+    lease. With the unit "permits" every acquire takes one permit, whatever it costs in other units.
+    Any other unit makes the permits weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As
     text: "5 concurrent".
 
     All four limits raise ValueError or TypeError for values that they cannot keep.
@@ -115,8 +115,8 @@ class Rate(Value):
 
     @property
     def burst(self) -> int:
-        """The most tokens that can be granted at one instant: `capacity`, never None."""
-        return self.capacity or ceil(self.amount)
+        """The most tokens that can be granted at one instant."""
+        return cast("int", self.capacity)  # `__init__` has replaced None
 
     def __str__(self) -> str:
         word = "every" if self.steps else "per"

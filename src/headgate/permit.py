@@ -53,8 +53,8 @@ class BlockWatch(Protocol):
 
 
 class Lost(Exception):
-    """The end of a watched block raises this. The entrance then passes the body's error to the
-    watch.
+    """A queue's `leave` raises this if the block has lost its lease. It does not know the error of
+    the body. The entrance does, and passes it to `watch`.
     """
 
     def __init__(self, watch: BlockWatch) -> None:
@@ -81,7 +81,7 @@ class Permit:
     __slots__ = (
         "__weakref__",
         "_actual",
-        "_lost",
+        "_lost_at_release",
         "_queue",
         "_reported",
         "believed",
@@ -114,13 +114,15 @@ class Permit:
         self.waited = waited
         self.key = key  # the store's own mark of the permit
         self.home = home  # the store's object that renews this permit
-        self.held = believed is not None
-        # Until this moment, on the monotonic clock, the process believes that the lease holds.
+        # Until this moment, on the monotonic clock, the process believes that the lease holds. The
+        # argument is None if the permit holds nothing, or has no lease: then see `start_holding`.
         self.believed = inf if believed is None else believed
+        self.held = believed is not None
         self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
         # Makes the watch when a block begins. None: no block of this permit is watched.
         self.guard: Callable[[Permit], BlockWatch] | None = None
-        self._lost: bool | None = None  # once it is released: whether it was lost then
+        # Whether it was lost at its release. None: it was not released yet.
+        self._lost_at_release: bool | None = None
         if self.held:
             self.__class__ = Held
         self._reported = False  # whether `report_loss` has reported the loss of its lease
@@ -132,8 +134,8 @@ class Permit:
 
         True, too, when the process cannot know because the store did not confirm a renewal in time.
         """
-        if self._lost is not None:
-            return self._lost
+        if self._lost_at_release is not None:
+            return self._lost_at_release
         return self.held and monotonic() >= self.believed
 
     def __enter__(self) -> Permit:
@@ -155,7 +157,7 @@ class Permit:
         self.leave(outcome[1])
 
     def _check_unreleased(self) -> None:
-        if self._lost is not None:
+        if self._lost_at_release is not None:
             raise RuntimeError(
                 f"{self!r} was released before, and a block would hold nothing: acquire another "
                 "permit."
@@ -178,8 +180,8 @@ class Permit:
 
         On Redis it is sent in the background; `arelease` waits for the server.
         """
-        if self._lost is None:
-            self._lost = self.lost
+        if self._lost_at_release is None:
+            self._lost_at_release = self.lost
         self._queue.release(self)
         if not self.held:
             # The queue has cleared `held`, so this permit needs no finalizer. Python would swallow
@@ -194,8 +196,8 @@ class Permit:
         back. If the collector closes the coroutine outside an event loop, the release is sent
         without a wait.
         """
-        if self._lost is None:
-            self._lost = self.lost
+        if self._lost_at_release is None:
+            self._lost_at_release = self.lost
         try:
             return await self._queue.arelease(self)
         finally:
@@ -264,9 +266,8 @@ def start_holding(permit: Permit) -> None:
 
 
 def renew_lease(permit: Permit, until: float) -> None:
-    """Set the end of the certain lease, on the monotonic clock. A lost lease stays lost.
-
-    So a call with the present moment ends the lease for good.
+    """Believe in the lease until this moment of the monotonic clock. A lost lease stays lost, so
+    with the present moment this ends the lease for good.
     """
     if not permit.lost:
         permit.believed = until
@@ -291,8 +292,8 @@ def note_totals(permit: Permit, units: Units, owned: bool) -> Units:
             units = {unit: max(amount, known.get(unit, 0)) for unit, amount in units.items()}
         extras = {unit: amount - known.get(unit, 0) for unit, amount in units.items()}
         after = {**before, **units}
-        # If another settlement came meanwhile, compare with its totals. No call comes before the
-        # writing, so neither a thread nor a signal handler does.
+        # If another settlement came meanwhile, compare with its totals. There is no call between
+        # this look and the assignment, so no other thread and no signal handler runs there.
         if permit._actual is before:
             permit._actual = after
             return {unit: extra for unit, extra in extras.items() if extra}
@@ -315,7 +316,7 @@ class Refusal(Value):
     retry_after: float | None
 
     def __init__(self, retry_after: float | None) -> None:
-        object.__setattr__(self, "retry_after", retry_after)
+        object.__setattr__(self, "retry_after", retry_after)  # faster than `_set`
 
     def __bool__(self) -> Literal[False]:
         return False

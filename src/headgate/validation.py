@@ -27,9 +27,9 @@ LONGEST_NAME = 256  # bytes in UTF-8
 LONGEST_UNIT = 64
 # Arguments of `acquire`.
 RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})
-PARTS = 1_000_000  # of a token, at most: a fractional amount counts in them
-# Only smaller buckets count parts of a token. So Lua counts the parts exactly, and `smooth` in
-# compile.py finds a tick shorter than the period.
+PARTS = 1_000_000  # the most parts of a token, in which a fractional amount is counted
+# From this size on, buckets count whole tokens alone. So Lua counts the parts in smaller ones
+# exactly, and `smooth` in compile.py finds a tick shorter than the period.
 WHOLE_FROM = 2**21
 # No limit counts these units.
 SINGULARS = {"request": "requests", "permit": "permits"}
@@ -61,7 +61,7 @@ def rational(value: float) -> Fraction:
     """The fraction that the user meant by `value`: 2.5 is 5/2, and the float of 1/3 is a third.
 
     Its denominator is at most `PARTS`. If the nearest such fraction is larger, and its float is not
-    `value`, the result is `value` in millionths, rounded down.
+    `value`, the result is `value` in millionths, rounded down. So no rate is faster than written.
     """
     from fractions import Fraction  # its import takes long, and most limits need none
 
@@ -202,7 +202,7 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
     if not name:
         rule = f"a {field} must have at least one character"
         raise _bad_value(call, field, name, rule, "name what the limit belongs to")
-    size = len(name)
+    size = len(name)  # a character takes at least a byte
     if size <= LONGEST_NAME and not name.isascii():
         try:
             size = len(name.encode())
@@ -252,7 +252,8 @@ def show(value: object) -> str:
     """`value` for a message: its repr without addresses, kept short, and safe for any object."""
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
         return f"an int of {value.bit_length()} bits"
-    # `check_cost` shows each cost. The `try` below could swallow a signal handler's exception.
+    # The `try` below could swallow a signal handler's exception. So it does not get costs, of which
+    # `check_cost` shows also the good ones.
     if type(value) is int:
         return str(value)
     if isinstance(value, str) and "://" in value:  # it may hold a password

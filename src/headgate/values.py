@@ -54,7 +54,7 @@ class Value:
             raise FrozenInstanceError(f"cannot delete field {name!r}")
         object.__delattr__(self, name)
 
-    # For pickle and copy, which would set the attributes of a frozen object.
+    # Without these, pickle and copy would set the attributes, which `__setattr__` refuses.
 
     def __getstate__(self) -> list[Any]:
         return list(self._fields().values())
@@ -75,7 +75,7 @@ def with_fields(kind: type[V]) -> type[V]:
     fields, defaults = listed.__dataclass_fields__, init.__defaults__ or ()
     for field, default in zip(reversed(fields.values()), reversed(defaults), strict=False):
         field.default = default
-    listed.__dataclass_params__.frozen = True  # as the option, which would generate two methods
-    # The fields of a value that is built without `__init__` are checked now.
+    listed.__dataclass_params__.frozen = True  # the option itself would generate two methods
+    # Code that builds a value without `__init__` calls `__post_init__`, which checks the fields.
     listed.__post_init__ = lambda value: init(value, *[getattr(value, name) for name in fields])
     return kind

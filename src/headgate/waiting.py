@@ -29,8 +29,8 @@ class Waiting(Value):
 
 
 OnWait = Callable[[Waiting], object]
-# A call of such a function does not run its body.
-LATER = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+# A call of a lazy function does not run its body.
+IS_LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 
 
 def queued_at(position: int, delay: int) -> Waiting:
@@ -40,8 +40,8 @@ def queued_at(position: int, delay: int) -> Waiting:
 
 def seconds_of(delay: int) -> float | None:
     """A delay in microseconds as `retry_after`."""
-    # A release is needed in two cases. 0: no rate needs time, so held permits are in the way. More
-    # than NEVER // 2: it is the difference of NEVER and the present moment.
+    # Only a release can say in two cases. 0: no rate needs time, so held permits are in the way.
+    # More than NEVER // 2: the turn comes at NEVER, and the delay is that less the present moment.
     return delay / 1_000_000 if 0 < delay < NEVER // 2 else None
 
 
@@ -53,7 +53,7 @@ def check_on_wait(value: object, call: str) -> OnWait | None:
             f"{call}(on_wait={show(value)}): on_wait must be a function of one argument, not a "
             f"{type(value).__name__}; pass one, such as on_wait=print, or leave it out."
         )
-    if any(makes(value) or makes(type(value).__call__) for makes in LATER):
+    if any(is_lazy(value) or is_lazy(type(value).__call__) for is_lazy in IS_LAZY):
         raise TypeError(
             f"{call}(on_wait={show(value)}): headgate calls on_wait and does not await it, so it "
             "must not be a coroutine function or a generator; pass a plain function, which may "
