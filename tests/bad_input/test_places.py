@@ -55,7 +55,9 @@ NO_STORE = [
         f"{CANARY}@redis://localhost",
         f" redis://:{CANARY}@localhost",
         f"tcp://:{CANARY}@h",
+        f"redsi://h/0?password={CANARY[:3]}@{CANARY[3:]}",
     ],
+    *[f"redsi://user:{CANARY[:3]}{special}{CANARY[3:]}@localhost:6379/0" for special in "/?#["],
 ]
 NO_URL = [
     *[

@@ -91,6 +91,9 @@ def check_portable(call: str, where: StoreLike) -> None:
 
 def without_password(text: str) -> str:
     """A wrong URL for a message, without the parts that may hold a password."""
-    _, at, host = text.partition("?")[0].partition("#")[0].rpartition("@")
+    plain = text.partition("?")[0].partition("#")[0]
+    if "@" in text[len(plain) :]:  # "?" or "#" may be part of a password
+        return "..."
+    _, at, host = plain.rpartition("@")
     shown = f"...@{host}" if at else host
     return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
