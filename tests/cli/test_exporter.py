@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from headgate import Concurrency, Limiter, Semaphore
-from headgate.cli.exporter import TIMEOUT, Reader
+from headgate.cli.exporter import TIMEOUT, Reader, exporter
 from headgate.cli.store import redis_store_of
 from headgate.stores.redis.protocol.index import NAMES
 from headgate.stores.redis.store import STATUSES, RedisStore
@@ -28,6 +28,18 @@ from tests.index import refreshed
 from tests.rights import USER
 from tests.servers import Server, dead_port
 from tests.world import waiting
+
+
+async def test_it_prints_an_ipv6_address_as_a_url_has_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headgate.cli.exporter.serve", lambda *_: None)
+    serving = asyncio.create_task(
+        exporter(Namespace(store="redis://127.0.0.1:1", host="::1", port=9465))
+    )
+    await asyncio.sleep(0)
+    serving.cancel()
+    assert capsys.readouterr().out == "http://[::1]:9465/metrics\n"
 
 
 async def test_one_scrape_shows_all_names_of_the_fleet(own_server: Server) -> None:

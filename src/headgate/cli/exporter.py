@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headgate.cli.exits import USAGE, Failure
-from headgate.cli.output import complain, shown
+from headgate.cli.output import address_of, complain, shown
 from headgate.cli.store import redis_store_of
 from headgate.errors import StoreError
 from headgate.keys import names_of
@@ -36,7 +36,7 @@ async def exporter(args: Namespace) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     serve(args, reader)
-    print(f"http://{args.host}:{args.port}/metrics", flush=True)
+    print(f"{address_of(args.host, args.port)}/metrics", flush=True)
     await ended.wait()
 
 

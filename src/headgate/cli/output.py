@@ -35,6 +35,11 @@ def complain(message: object) -> None:
     print(f"headgate: {message}", file=sys.stderr, flush=True)
 
 
+def address_of(host: str, port: int) -> str:
+    """The URL of a server, without a path. It has an IPv6 address in brackets."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def words_of(error: HeadgateError) -> str:
     """The text of an error. A refusal also says when to try again, if that is known."""
     if isinstance(error, MaxSleepExceededError) and error.retry_after is not None:

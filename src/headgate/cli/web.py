@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from headgate.cli.exits import USAGE, Failure, usage_errors
-from headgate.cli.output import shown
+from headgate.cli.output import address_of, shown
 from headgate.cli.store import redis_store_of, url_of
 from headgate.missing_extra import extra
 
@@ -33,7 +33,7 @@ async def web(args: Namespace) -> None:
     page = page_of(args)
     with listening(args) as listener:
         host, port = listener.getsockname()[:2]
-        print(f"http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
+        print(f"{address_of(host, port)}/", flush=True)
         await serve(page, listener)
 
 
