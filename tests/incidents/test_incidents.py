@@ -36,7 +36,7 @@ def test_everything_waits_because_an_answer_of_the_service_has_paused_the_fleet(
     with Service() as service:
         service.answers.append((429, {"Retry-After": "600"}))
         asking.does(f"get {service.url}/says", says="got 429")
-    asking.until("limiter 'api' is paused for 600 s, because of a service's answer")
+    asking.until("limiter 'api' is paused for 10.0 min, because of a service's answer")
     waiting.does("wait requests=1", says="waits")
 
     shown = fleet.find("show api")

@@ -362,8 +362,8 @@ def test_a_pause_is_logged_once_a_minute_for_each_name(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headgate")
-    for each in (name, name, f"{name}-2"):
-        Limiter(each, Concurrency(1)).pause(30)
+    for each, seconds in ((name, 30), (name, 30), (f"{name}-2", 86_400)):
+        Limiter(each, Concurrency(1)).pause(seconds)
     assert log_writer.flush()
     lines = [
         (record.headgate_event, record.headgate_name, record.getMessage())  # type: ignore[attr-defined]  # of `extra`
@@ -372,7 +372,7 @@ def test_a_pause_is_logged_once_a_minute_for_each_name(
     ]
     assert lines == [
         ("paused", name, f"limiter '{name}' is paused for 30 s."),
-        ("paused", f"{name}-2", f"limiter '{name}-2' is paused for 30 s."),
+        ("paused", f"{name}-2", f"limiter '{name}-2' is paused for 24.0 h."),
     ]
 
 

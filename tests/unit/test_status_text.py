@@ -107,6 +107,7 @@ def test_a_debt_a_cut_and_a_pause_of_a_limiter_are_shown(name: str) -> None:
     ]
     assert shown[3].startswith("  0 waiting; a new caller could go in ")
     assert shown[4:] == ["  paused for 24.0 h"]
+    assert repr(limiter).endswith(", paused for 24.0 h>")
 
 
 def test_a_hostile_name_stays_on_its_line_and_sends_nothing_to_the_terminal() -> None:

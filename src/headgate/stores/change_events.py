@@ -53,10 +53,12 @@ def note_fleet_limits(queue: str, declared: Declaration) -> None:
 
 
 def _note_pause(queue: str, seconds: float, reason: str) -> None:
+    from headgate.stores.status_text import duration  # few limiters are paused
+
     counts = counts_of(queue)
     counts.paused_until = max(counts.paused_until, monotonic() + seconds)
-    message = "%s is paused for %.3g s%s."
-    log(logging.INFO, message, title(queue), seconds, WHY[reason], kind="paused", name=queue)
+    message, time = "%s is paused for %s%s.", duration(seconds)
+    log(logging.INFO, message, title(queue), time, WHY[reason], kind="paused", name=queue)
     if has_hooks():
         from headgate.events import Paused
 

@@ -106,7 +106,11 @@ class Status(Value):
             for limit in self.limits
         )
         line = f"{limits or 'no limits declared yet'}, {self.waiting} waiting"
-        return f"{line}, paused for {self.paused:.3g} s" if self.paused else line
+        if not self.paused:
+            return line
+        from headgate.stores.status_text import duration  # few limiters are paused
+
+        return f"{line}, paused for {duration(self.paused)}"
 
     def __str__(self) -> str:
         from headgate.stores.status_text import as_text  # few programs print a status
