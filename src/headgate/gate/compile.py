@@ -20,12 +20,12 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, TEN_YEARS, microseconds, rational, show
 
 SECOND = 1_000_000
-# A full bucket that counts parts of a token has fewer of them than this. So the sum of the costs in
-# a queue for 256 full buckets stays within 2^53.
+# A full bucket that counts parts of a token has fewer of them than this: a 256th of 2^53. So the
+# costs of a queue are added exactly, up to 256 full buckets.
 LARGEST = 2**45
 LONGEST = TEN_YEARS * SECOND - 1  # the longest period, in microseconds
-# Ticks of a period. They are rounded up, so with so many the refill is slower by a thousandth at
-# most.
+# The fewest ticks of a period. Their number is rounded up, so the refill is slower by a thousandth
+# at most.
 FEWEST = 1000
 STEP = 100_000  # microseconds: the longest tick that brings several whole tokens
 ATTEMPTS = 10  # to find a steady rate that becomes a rule
@@ -79,7 +79,7 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
     while True:
         ticks = -(-per // tick)
         shared = gcd(amount, ticks)
-        if tick > 1 and ticks < FEWEST:
+        if tick > 1 and ticks < FEWEST:  # the whole tokens of STEP, at least one, and their time
             gain = max(1, min(amount, capacity, amount * STEP // per))
             return 1, gain, -(-gain * per // amount)
         if capacity * ticks // shared < LARGEST:
@@ -128,14 +128,15 @@ def steady_refill(rule: TokenBucketRule) -> tuple[int, int, bool]:
     If none is found that does, those of the nearest rate that is not faster.
     """
     capacity, price, gain, tick = rule.capacity, rule.price, rule.gain, rule.tick
-    # The amount is `gain` times a divisor that `smooth` has cancelled, and the rule does not have.
-    # With `whole` the amount is `capacity`. With a divisor below `least`, `smooth` would have
-    # stopped at a tenth of the tick.
+    # `smooth` has divided the amount and the ticks of a period by a divisor. The rule does not have
+    # it, so try some: `whole`, with which the amount is `capacity`, and the smallest ones that are
+    # possible. With one below `least`, `smooth` would have chosen a tenth of the tick.
     whole = 1 if capacity % gain else capacity // gain
     least = -(-LARGEST // (10 * rule.size))
     for divisor in (whole, *range(least, least + ATTEMPTS)):
         amount, last = gain * divisor, 10 * price * divisor
-        for tenth in range(last, last - 10, -1):  # periods of the same number of ticks, rounded up
+        # Each of these periods has the same number of ticks, once that is rounded up.
+        for tenth in range(last, last - 10, -1):
             per = tenth * tick // 10
             if per > LONGEST or amount >= BEYOND:
                 break
@@ -181,7 +182,7 @@ class Declaration:
         self.holds = bool(leases)
         # A block takes one token of one limit, and holds nothing.
         self.is_one_rate = self._order == ["requests"] and not self.holds
-        # Only permits are counted, so no decision depends on the time.
+        # No decision depends on the time, and each acquire takes a permit, which it may hand on.
         self.timeless = not self.rated and "permits" in self.capacity
         self.lease = min(leases, default=0)
 

@@ -50,8 +50,8 @@ class FixedWindowRule:
 
     def ready(self, cost: int, t: int) -> int:
         """The first moment at or after `t` at which `cost` tokens are left (T4)."""
-        # `used` counts in the window of `start` alone. A `t` before `start` has that window, too,
-        # because the gate lets no call pass earlier.
+        # `used` is that of the window of `start`. A `t` before `start` has that window, too: the
+        # gate lets no call pass earlier.
         running = self.began(self.start)
         began = max(self.began(t), running)
         spent = began == running and self.used + cost > self.capacity
@@ -68,7 +68,7 @@ class FixedWindowRule:
         return True
 
     def give(self, cost: int, t: int) -> None:
-        """Undo a take at `t`, if it was of the current window (T5) and of this quota (T9)."""
+        """Undo a take at `t` that `used` has: of the window of `start` (T5), and since it (T9)."""
         if self.began(t) <= self.start <= t:
             self.used = max(0, self.used - cost)
 

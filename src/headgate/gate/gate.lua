@@ -133,8 +133,8 @@ function Gate.leave(count, costs)
   Gate.join(-count, costs)
 end
 
--- head() returns the first in the queue and its costs, and granted(id, t, fence) removes it.
--- Returns the next, and its moment.
+-- head() returns the first request of the queue and its costs. granted(id, t, fence) removes it.
+-- This function returns the first that has to wait, and its moment.
 function Gate.advance(reserve_ahead, head, granted)
   local left = GRANTS
   while true do

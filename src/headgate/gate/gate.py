@@ -20,8 +20,8 @@ from headgate.gate.concurrency import NEVER, ConcurrencyRule
 
 Units = Mapping[str, int]  # of an acquire by name: {"tokens": 900}
 Costs = tuple[int, ...]  # a number for each rule, in order; 0 leaves it untouched
-# Attempts to find a moment that suits all rules (S9). A later moment can only be worse for a quota
-# with slack: its window may be about to end.
+# Attempts to find a moment that suits all rules (S9). Most suit from some moment on. A quota with
+# slack does not: its window may be about to end.
 ROUNDS = 100
 ONE_EACH = {"requests": 1, "permits": 1}  # the units of an acquire that names none
 
@@ -93,12 +93,13 @@ class Rules:
         self.usual: Costs = tuple(ONE_EACH.get(rule.unit, 0) for rule in self.all)
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.all, self.usual, strict=True) if cost]
-        # The rules that it touches, each with its cost, which is 1. Those of permits come last: an
-        # interrupt before them has no permit to give back, which a second one could prevent.
+        # The rules that it touches, each with its cost, which is 1. Those of permits come last. So
+        # after most interrupts no permit must be given back, which a second one could prevent.
         self.single = sorted(single, key=lambda each: each[0].holds)
         # The rules that count over time, and those of permits, each with its index in `all`.
         self.rated = [(index, rule) for index, rule in enumerate(self.all) if not rule.holds]
         self.slots = [(index, rule) for index, rule in enumerate(self.all) if rule.holds]
+        # The rules of `slots`, alone.
         self.holding = [cast(ConcurrencyRule, rule) for _, rule in self.slots]
 
     def costs(self, units: Units) -> Costs:
@@ -150,8 +151,8 @@ class Rules:
 def carry_over(rule: Rule, old: Rule, t: int) -> None:
     """Charge `rule` the usage of `old`, which is of another kind.
 
-    After that `rule` has at least 0 tokens left, or as large a debt as `old` had. `take` charges
-    the tokens that are there, and `settle` the rest.
+    After that `rule` has at most its capacity less that usage left, but not less than 0 or the debt
+    of `old`. `take` charges the tokens that are there, and `settle` the rest.
     """
     left, before = rule.left(t), old.left(t)
     used = old.capacity - before
@@ -304,7 +305,7 @@ class Gate:
         """When a new caller with the usual costs could pass. NEVER: only a release can say."""
         estimate = self.estimate(self.rules.usual)
         t = max(estimate, self.next_at()) if self.queue else self.ready(self.rules.usual)
-        # NEVER: held permits are in the way. If the rates need time, too, return their estimate.
+        # NEVER: held permits are in the way. If the rates need time, too, that is at least known.
         return estimate if t >= NEVER and estimate > self.t else t
 
     def next_at(self) -> int:
@@ -344,8 +345,8 @@ class Gate:
     def pause(self, now: int, time: int) -> None:
         """Let no caller pass for `time` microseconds. One pause never ends another.
 
-        A pause ends later than every moment that is reserved already. So a session can tell these
-        reservations from later ones: it gives them back, and their callers wait again.
+        A pause ends after every moment that is reserved already. So a session knows which
+        reservations are older than the pause: it gives them back, and their callers wait again.
         """
         self.own_pause = max(self.own_pause, self.clamp(now) + time, self.reserved + 1)
         self.not_before = max(self.not_before, self.own_pause)

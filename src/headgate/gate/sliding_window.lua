@@ -1,9 +1,9 @@
 -- The sliding window. Twin: sliding_window.py; the reasons stand there.
 --
--- An entry of the log is 16 bytes: moment and cost. The latest one is `last` and `pending`. The few
--- before it are in `tail`, a text that every call writes. Those before are in `log`, a text that is
--- written when it has `changed`. Its first `skipped` bytes are of entries that have expired. `first`
--- is the oldest moment in both; 0: there is none.
+-- An entry is 16 bytes: moment and cost. The log is in three parts. `log` has the oldest entries: a
+-- text that is written only when it has `changed`. Its first `skipped` bytes have expired. `tail`
+-- has the few entries after those: a text that every call writes. `last` and `pending` are the
+-- latest entry. `first` is the oldest moment in `log` and `tail`; 0: there is none.
 
 local SlidingWindowRule = { kind = 'window', holds = false }
 local CELLS = 124
@@ -32,7 +32,7 @@ function SlidingWindowRule.open(rule, t)
 end
 
 local function forget_first(rule)
-  if rule.skipped == #rule.log then set_log(rule, rule.tail) end
+  if rule.skipped == #rule.log then set_log(rule, rule.tail) end -- all of `log` has expired
   local moment, cost, after = struct.unpack(ENTRY, rule.log, rule.skipped + 1)
   rule.gone, rule.used, rule.skipped = max(rule.gone, moment + rule.per), rule.used - cost, after - 1
   local log, at = rule.log, after

@@ -4,11 +4,11 @@ has `admit`. Lua alone has `numbers`, `restore` and the local functions of its l
 A log of (moment, cost) for one period, merged by moment. A grant at `t` counts until `t + per`, so
 no half-open interval of `per` microseconds ever holds more than `amount`.
 
-The log has at most 128 entries, whatever the amount. It is exact as long as so many suffice. Cells
-are equal parts of the time, and a period overlaps 125 of them at most. When the log is full, the
-entries of each cell become one, at the latest moment among them. For one period from then on, a new
-entry also takes in the earlier ones of its cell. A merged entry counts for up to a cell longer. So
-the window is never over, and a caller waits for one cell longer at most.
+The log has at most 128 entries, and is exact as long as they suffice. When it is full, entries
+merge by cells: equal parts of the time, of which a period overlaps 125 at most. The entries of each
+cell become one, at the latest moment among them. For one period from then on, a new entry merges
+with the latest one of its cell. A merged entry counts for up to a cell longer. So the window never
+holds more than `amount`, and a caller waits for one cell longer at most.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class SlidingWindowRule:
         # `last` and `pending` are the moment and cost of the latest entry.
         # One statement: an exception of a signal handler changes nothing or finds all changed.
         self.log, self.used, self.last, self.pending = log, 0, 0, 0
-        # When tokens last came free: an entry expired, or the limits changed. For `drain`.
+        # When tokens last came free, as an entry expired or the limits changed; and when the window
+        # began. `give` and `drain` need them.
         self.gone, self.opened = 0, t
         self.merges_until = 0  # new entries merge before this moment
 
@@ -103,14 +104,13 @@ class SlidingWindowRule:
                 self.merge(t)
             if t >= self.merges_until or t // self.cell != last // self.cell:
                 log = self.log
-                # From here on no signal handler runs, because nothing is called. In place: `log` is
-                # still the list of the rule.
-                log += last, pending
+                # No signal handler runs from here on, because nothing is called.
+                log += last, pending  # changes `self.log` in place
                 pending = 0
         self.last, self.pending, self.used = t, pending + cost, self.used + cost
 
     def merge(self, t: int) -> None:
-        """Merge the entries of each cell. Until `t + per` each new one merges with `last`."""
+        """Merge the entries of each cell. Until `t + per`, new ones join `last` in its cell."""
         merged: list[int] = []
         for at in range(0, len(self.log), 2):
             moment, cost = self.log[at : at + 2]
@@ -140,13 +140,13 @@ class SlidingWindowRule:
             if used >= self.capacity:
                 return False
         last, pending = self.last, self.pending
-        if now != last > 0:
+        if now != last > 0:  # as in `take`
             log = self.log
             if len(log) == FULL:
                 self.take(1, now)
                 return True
             if now >= self.merges_until or now // self.cell != last // self.cell:
-                log += last, pending  # as in `take`
+                log += last, pending
                 pending = 0
         self.last, self.pending, self.used = now, pending + 1, used + 1
         return True

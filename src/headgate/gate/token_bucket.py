@@ -15,7 +15,7 @@ from typing import ClassVar
 from headgate.gate.concurrency import MOST
 
 DEBT = 2**51  # microseconds, 71 years: the longest that a debt stands in the way
-MARKS = 16  # levels that are remembered, a sixteenth of the bucket apart (S9)
+MARKS = 16  # at most, a sixteenth of the bucket apart (S9): see `note`
 
 
 class TokenBucketRule:
@@ -94,11 +94,11 @@ class TokenBucketRule:
     def note(self, t: int) -> None:
         """Remember how full the bucket was before the take at `t`, for `undo`.
 
-        Tokens of an earlier take that come back must not lift the bucket above its size. So `undo`
-        needs the highest level before each later take. `top` bounds it for the takes since the
-        newest mark. A mark (moment, level) bounds it for the takes up to `moment`, from the mark
-        before on. Each mark has a lower level than the one before. A drop of less than `grain`
-        makes no mark: then an undo may return too little, never too much.
+        Tokens that come back must not have lifted the bucket above its size at a later take. So
+        `undo` needs the highest level before any later take. `top` is an upper bound of it for the
+        takes since the newest mark. The level of a mark is one for the takes before that, up to its
+        moment and back to the mark before. Marks have ever lower levels. A drop of less than
+        `grain` makes no mark: then an undo may return too little, never too much.
         """
         level, marks = self.level, self.marks
         if level > self.top:
@@ -148,7 +148,7 @@ class TokenBucketRule:
         if parts > 0 and t < self.taken:
             levels = [level for moment, level in self.marks if moment > t]
             parts = min(parts, self.size - max([self.top, *levels]))
-            self.top += parts
+            self.top += parts  # the later takes would have found a fuller bucket
             self.marks = [
                 (moment, level + parts if moment > t else level) for moment, level in self.marks
             ]

@@ -207,7 +207,7 @@ class Acquires:
             note_grant(self.counts, self.name, PLAIN, waited)
 
     def _note_grant(self, waiter: Waiter) -> None:
-        """Count the grant, before the permit is made. An exception can come right after that."""
+        """Count the grant before the permit is made. After that an exception could skip this."""
         waiter.noted, grant = True, cast(Grant, waiter.grant)
         waited = None if waiter.since is None else max(0, grant.t - waiter.since) / 1_000_000
         note_grant(self.counts, self.name, waiter.request, waited)

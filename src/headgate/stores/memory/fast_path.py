@@ -255,7 +255,7 @@ def build_pooled_leave(queue: Acquires, waiters: WaitQueue, lock: Lock) -> Calla
                 first = futures[0]
                 if first.get_loop() is not here:
                     return False
-                # `except` needs this name if an interrupt after popleft() loses its result.
+                # An interrupt after popleft() loses its result. Then `except` has this one.
                 future = futures[0]
                 future = popleft()
                 if future is not first and future.get_loop() is not here:

@@ -21,9 +21,9 @@ A = TypeVar("A")
 class Holders:
     """The permits that are held, and the pool of those that were released and still count as held.
 
-    A usual permit has one of each unit. If a limit counts usual permits, its rule does so, and
-    `inside` is empty. Otherwise `inside` has an entry for each. `_units` has the number of all
-    other permits, by their units. The rules of these units count them, too.
+    A usual permit has one of each unit. If a limit counts usual permits (`counted`), its rule has
+    their number. Otherwise `inside` has an entry for each. `_units` has the numbers of all other
+    permits, by their units. The rules of these units count them, too.
     """
 
     __slots__ = ("_gate", "_uncounted", "_units", "counted", "inside", "pool")
@@ -31,7 +31,7 @@ class Holders:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._units: Counter[frozenset[tuple[str, int]]] = Counter()
-        # The number of usual permits, from `uncount` to `count_again`. None: they are counted.
+        # The number of usual permits, between `uncount` and `count_again`. None: they are counted.
         self._uncounted: int | None = 0
         self.counted = False  # whether a limit counts the usual permits
         self.inside: list[None] = []
@@ -59,14 +59,14 @@ class Holders:
             self.inside += [None]  # no call: see lock.py
 
     def add_late(self, units: Units) -> None:
-        """Count a permit that was granted while no limit held anything."""
+        """Count a permit that was granted when no limit counted holders."""
         t = self._gate.t
         for rule, cost in zip(self._gate.rules.holding, self._slot_costs(units), strict=True):
             rule.take(cost, t)
         self.add(units)
 
     def count_late(self, waiter: Waiter) -> None:
-        """Count a block as a holder. At its grant no limit held anything."""
+        """Count a block as a holder. At its grant no limit counted holders."""
         self.all_or_nothing(self.add_late, {})
         waiter.holds = True
 
@@ -143,7 +143,7 @@ class Holders:
             self.inside += [None] * number
 
     def forget(self) -> None:
-        """In the child of a fork. Code without the lock may go on with the old pool."""
+        """In the child of a fork. Empty the old pool: code without the lock may go on with it."""
         self.pool.clear()
         self.pool = []
         self._units.clear()

@@ -91,7 +91,7 @@ class KeyQueue:
     def _open(self, in_use: bool = False) -> MemoryQueue:
         """The whole queue. Raises Reentered in code that has interrupted an admission.
 
-        `in_use`: declare its limits if no acquire has.
+        `in_use`: for an acquire. Declare the limits if no acquire has.
         """
         queue = self._store.open_queue(self.name, self._own)
         queue.accept(self._own, known=False)  # a limiter without limits may have opened it

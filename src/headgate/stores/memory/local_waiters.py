@@ -27,8 +27,8 @@ class LocalWaiters:
         self.epoch = 0
         self.futures: Futures = deque()
         self._migrating: Futures = deque()  # on their way to the gate's queue
-        # The waiters that tasks have become, by the ids of their futures. A task takes its waiter
-        # out when it runs.
+        # The waiters of the tasks that have migrated, by the ids of their futures. A task takes its
+        # own out when it runs.
         self.migrated: dict[int, MigratedWaiter] = {}
         self.loops = Loops()  # event loops whose tasks wait in the gate's queue
 
@@ -66,7 +66,7 @@ class LocalWaiters:
         self._gate.queue.pop(self, None)
 
     def forget(self) -> None:
-        """In the child of a fork. Code without the lock may go on with the old deque."""
+        """In the child of a fork. Empty the old deque: code without the lock may go on with it."""
         for those in (self.futures, self.migrated, self._migrating):
             those.clear()
         self.futures, self.loops = deque(), Loops()

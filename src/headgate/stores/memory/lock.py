@@ -31,7 +31,7 @@ ATTEMPTS = 100
 # Deferred calls beyond which the threads that make them wait for the one that runs them.
 MOST_DEFERRED = 100
 CHECK_AGAIN = 0.1  # seconds between a waiting thread's looks at the lock
-GIVE_WAY = 0.001  # seconds for which a thread waits that defers one call more
+GIVE_WAY = 0.001  # seconds for which a thread that defers one more call waits
 
 
 class RawLock(Protocol):
@@ -56,7 +56,7 @@ DEFERRED: Deferred = deque()
 
 
 class Lock:
-    """The lock of one queue. `repair` may run at any time, and again."""
+    """The shared lock as one queue uses it. `repair` may run at any time, and again."""
 
     __slots__ = ("acquire", "crowded", "deferred", "name", "release", "repair", "state")
 
@@ -67,7 +67,8 @@ class Lock:
         self.deferred: Deferred = DEFERRED if lock is None else deque()
         self.repair = repair
         self.state = FREE
-        self.crowded = False  # the thread that has the lock runs very many deferred calls
+        # The thread that has the lock has run very many deferred calls: other threads give way.
+        self.crowded = False
 
     def run(self, act: Callable[[A], T], argument: A) -> T:
         """`act(argument)`, under the lock. Raises Reentered when this thread is inside already."""
@@ -111,7 +112,7 @@ class Lock:
         """In the child of a fork: run `disown`.
 
         If another thread was inside, its step never ends in the child: `disown` runs before all
-        deferred calls. Otherwise it runs after them, and after a step of this thread.
+        deferred calls. Otherwise it runs after them. A step of this thread ends first.
         """
         if self.state and not self.is_held_here():
             self.state = FREE
@@ -122,8 +123,8 @@ class Lock:
             self.run_all_deferred()
 
     def run_or_defer(self, act: Callable[[], None]) -> None:
-        """Have `act` run under the lock, now or by the thread that has it. Waits for nothing, and
-        for at most a millisecond while very many calls are deferred.
+        """Have `act` run under the lock, now or by the thread that has it. Does not wait for the
+        lock, but for at most GIVE_WAY while very many calls are deferred.
 
         `act` must be a Python function: no signal handler runs when it returns. It must take effect
         in its last step: after an exception before that, it runs again.
@@ -140,7 +141,7 @@ class Lock:
             self.run_all_deferred()
 
     def _give_way(self) -> None:
-        """Let the thread that has the lock run all deferred calls: its own caller waits for that.
+        """Give the thread that has the lock time to run all deferred calls, which delay its caller.
 
         Code that has interrupted locked code does not wait. A thread waits for GIVE_WAY at most.
         """

@@ -83,7 +83,7 @@ class MemoryQueue(Acquires):
             enter = (
                 build_pooled_enter(self, waiting, enter)
                 if counts is None
-                else begin_counting(self)(self, waiting, enter)  # it returns the builder
+                else begin_counting(self)(self, waiting, enter)  # calls the builder that it returns
             )
             self.leave = build_pooled_leave(self, waiting, lock)
         elif waiting.holders.counted:

@@ -113,7 +113,7 @@ class QueueState:
         self._gate.rules = copy(self._gate.rules)
 
     def prepare(self, declares: bool = True) -> None:
-        """Reopen a queue that is closed. With `declares`, declare its present limits."""
+        """Reopen a closed queue. `declares`: for an acquire, which declares the present limits."""
         if self.fast_path_closed:
             if declares and self.undeclared:
                 self._declarations.declare(self.waiting.declared.program)

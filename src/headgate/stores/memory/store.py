@@ -44,9 +44,10 @@ class MemoryStore:
         self.clock = clock or clocks.make_clock()
         self.is_share = is_share  # of the limits of another store, which is away
         self.lock = Lock("store", lambda: None)
+        # Every queue that some code refers to. The store itself refers to those in `kept`.
         self._queues: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
         self.kept: dict[str, KeyState | MemoryQueue] = {}
-        self._has_dropped = False  # the queue of a key: some code may still refer to it
+        self._has_dropped = False  # a queue of a key left `kept`: `_queues` may still have it
         self._most = FEWEST_QUEUES  # of `kept`, before the next search for idle ones
         self.counts_blocks = counts_blocks()
         self._written: Written = {}  # where limiters were made, and with which limits
@@ -112,13 +113,13 @@ class MemoryStore:
         return queue
 
     def _enroll(self, name: str) -> None:
-        """Know the new queue of `name`. Deferred, it also runs if the step that made the queue ends
-        early.
+        """List the new queue of `name`. This is deferred, so it also runs if an exception ends the
+        step that made the queue.
         """
         queue = self.kept.get(name)
         if isinstance(queue, MemoryQueue):
             self._queues[name] = queue
-            self._pause_key(queue)  # `pause_keys` notes a pause before it looks for queues
+            self._pause_key(queue)  # `pause_keys` may have missed it, but noted the pause before
 
     def _pause_key(self, queue: MemoryQueue) -> None:
         if self.pauses and (until := self.pauses.get(whole_of(queue.name) or "")):
@@ -127,7 +128,7 @@ class MemoryStore:
     def begin_key(self, name: str, declared: Declaration) -> None:
         """Begin the state of a key, under the lock.
 
-        An evicted queue that some code still refers to goes on instead, once it is used.
+        If some code still refers to the evicted queue of the key, that one goes on instead.
         """
         if self._has_dropped and self._queues.get(name) is not None:
             return

@@ -144,7 +144,7 @@ class WaitQueue:
         first = next(iter(gate.queue), None) is waiter
         self.advance()
         if waiter.grant is not None:
-            # If it was not the first, it sleeps once more: so those before it run first.
+            # If others were before it, it sleeps once more, so that their tasks run first.
             return first
         if waiter.refused is not None:
             return waiter.refused
@@ -246,7 +246,7 @@ class WaitQueue:
         """Hand a block's permit, which stays counted, to the head if it asks for just that."""
         gate = self.gate
         self.local.migrate()
-        self.advance_later()
+        self.advance_later()  # it also wakes the head
         waiter = cast("Waiter | None", next(iter(gate.queue), None)) if self.pooling else None
         if waiter is None or waiter.grant is not None or gate.queue[waiter] is not gate.rules.plain:
             self.holders.give_back({})
@@ -284,7 +284,7 @@ class WaitQueue:
         if waiter.grant is not None:
             units = waiter.request.units
             if not waiter.holds:
-                self.holders.add_late(units)  # the limits may have changed since the grant
+                self.holders.add_late(units)  # uncounted so far, and the next lines take it out
             self.gate.cancel(self._clock.now(), units, waiter.grant.t)
             self.holders.remove(units)
             waiter.grant = None

@@ -117,15 +117,16 @@ class TaskWaiter(Waiter):
 
 
 class MigratedWaiter(TaskWaiter):
-    """A task that was a local waiter. At first it does not know that it waits elsewhere now."""
+    """The waiter of a task that has migrated: see local_waiters.py."""
 
-    seen = False
+    seen = False  # the task has run since, and waits by this waiter
 
     def wake(self) -> bool:
         if not hasattr(self, "future"):  # a former call dropped it below: the task has its grant
             return True
         woken = super().wake()
-        # `migrated` keeps this waiter. Its future would keep the task, even of a dropped loop.
+        # `migrated` keeps this waiter until the task runs, which it may never do: its loop may be
+        # dropped. The future would keep the task.
         if self.grant is not None and not self.seen:
             del self.future
         return woken
