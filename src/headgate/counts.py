@@ -108,8 +108,7 @@ class Counts:
     )
 
     def __init__(self, is_share: bool = False) -> None:
-        # These count the grants without the store, by a share of the limits: see `outcomes`.
-        self.is_share = is_share
+        self.is_share = is_share  # of grants without the store: see `outcomes`
         self.passed = self.unlimited = 0
         self.refused = dict.fromkeys(REFUSED, 0)
         # A fast path has a count of its own. Each of these functions returns one and sets it to 0,

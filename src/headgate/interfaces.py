@@ -19,8 +19,7 @@ class Queue(Protocol):
     """The queue of one name, as limiters see it."""
 
     name: str
-    # Takes one request and one permit if both are free now. False: call `enter_waiting` or
-    # `enter_sync`.
+    # Takes a request and a permit if both are free now. False: `enter_waiting` or `enter_sync`.
     enter: Callable[[], bool]
     enter_task: Callable[[], bool]  # for a task: the first call checks that asyncio runs the task
 
@@ -98,10 +97,7 @@ class Store(Protocol):
 
 
 class Threads(Protocol):
-    """How threads acquire from a queue whose server may be away.
-
-    The portal is an event loop in a thread of headgate.
-    """
+    """The ways of threads to a queue whose server may be away. The portal is a loop in a thread."""
 
     # Raises StoreError in headgate's own thread, which must not wait.
     def check_thread(self) -> None: ...
@@ -124,9 +120,7 @@ class RemoteQueue(Queue, Issuer, Protocol):
 
 
 class RemoteStore(Protocol):
-    """A store whose servers may be away. While `away(key)`, the store asks the server of that key
-    until it answers, so callers need not.
-    """
+    """A store with servers. While `away(key)`, it asks the server of that key until it answers."""
 
     @property
     def lists(self) -> Lists: ...

@@ -20,7 +20,7 @@ from headgate.interfaces import Queue
 from headgate.keys import title
 from headgate.permit import BlockWatch, Lost, Permit, Refusal, redirect, renew_lease
 from headgate.request import Request
-from headgate.stores.context_stack import not_begun, visitor
+from headgate.stores.context_stack import current_caller, not_begun
 from headgate.wrapping import IssuerWrapper, QueueWrapper
 
 T = TypeVar("T", Permit, Permit | Refusal)
@@ -228,12 +228,12 @@ class Watched(QueueWrapper):
     async def enter_waiting(self, request: Request) -> None:
         watch = self._watch(await self._queue.acquire(request))
         watch.begin()
-        self._inside[visitor()].append(watch)
+        self._inside[current_caller()].append(watch)
 
     def enter_sync(self, request: Request) -> None:
         watch = self._watch(self._queue.acquire_sync(request))
         watch.begin_sync()
-        self._inside[visitor()].append(watch)
+        self._inside[current_caller()].append(watch)
 
     def leave(self) -> None:
         """Leave the block that this task or thread entered last.
@@ -241,7 +241,7 @@ class Watched(QueueWrapper):
         A task that closes the generator of another one may have entered none. Then leave the latest
         block of the task or thread that was listed last.
         """
-        owner = visitor()
+        owner = current_caller()
         if owner not in self._inside:
             if not self._inside:
                 raise not_begun()

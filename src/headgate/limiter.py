@@ -25,14 +25,7 @@ from headgate.stores.memory.key_queue import KeyQueue
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.stores.status import Status
-from headgate.validation import (
-    check_count,
-    check_name,
-    choice,
-    flag,
-    microseconds,
-    show,
-)
+from headgate.validation import check_count, check_name, choice, flag, microseconds, show
 from headgate.validation import seconds as check_seconds
 from headgate.waiting import OnWait, check_on_wait
 
@@ -186,10 +179,7 @@ class Limiter(Entrance):
     def _open(
         self, name: str, declared: Declaration, request: Request, whole: Queue | None = None
     ) -> None:
-        """Use the queue of `name`, in the wrappers that the options ask for.
-
-        `whole`: for a key, the queue of the whole limiter.
-        """
+        """Use the queue of `name`, wrapped as the options say. `whole`: its limiter's, for keys."""
         queue: Queue = self._store.queue(name, declared)
         if permits_are_timed():
             from headgate.permit_timing import Timed
@@ -213,10 +203,8 @@ class Limiter(Entrance):
             self._queue = Attached(self, queue, whole)
 
     def _begin_again(self, limits: tuple[Limit, ...]) -> None:
-        """For headgate.testing: forget all that was declared.
-
-        The next acquire declares `limits`, or takes them from the store. A closed limiter stays
-        closed.
+        """For headgate.testing: forget the declared limits. The next acquire declares `limits`, or
+        takes them from the store. A closed limiter stays closed.
         """
         if self._default.closing.closed:
             return
@@ -498,15 +486,8 @@ class Limiter(Entrance):
         longest = usual.max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
         callback = usual.on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
         wanted = check_units(declared, self._queue.name, cost, units)
-        return Request(
-            wanted,
-            longest,
-            usual.max_waiters,
-            callback,
-            usual.retry_for,
-            usual.raises,
-            usual.closing,
-        )
+        rest = usual.retry_for, usual.raises, usual.closing
+        return Request(wanted, longest, usual.max_waiters, callback, *rest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         check_portable(self._called(), self._options["store"])

@@ -31,7 +31,7 @@ INTERVAL = 60.0  # seconds between two lines of one kind and name
 EXIT_TIMEOUT = 2.0  # seconds that the end of the process waits for handlers, in all
 LAST_TIMEOUT = 0.2  # seconds that it still gives them when EXIT_TIMEOUT is over
 REFUSAL_PAUSE = 0.02  # seconds between two attempts to end the waits of handlers
-# Of the finalizers of multiprocessing, those with a lower priority run later. The others may log.
+# multiprocessing runs the finalizers of lower priority later. Others may log, so ours comes late.
 EXIT_PRIORITY = -1000
 
 
@@ -99,7 +99,7 @@ class Writer:
     def _start(self) -> bool:
         """Start the thread, unless it runs. If two start at once, one of them ends."""
         if not self._thread_lock.locked():
-            _flush_at_the_end_of_a_child()
+            _register_end_of_child()
             try:
                 begin(self._run, "headgate-log")
             # There are too many threads, or the interpreter ends: the line stays queued.
@@ -200,7 +200,7 @@ def _end() -> None:
     _writer.end()
 
 
-def _flush_at_the_end_of_a_child() -> None:
+def _register_end_of_child() -> None:
     """A child of multiprocessing runs no atexit callbacks, but these finalizers."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None:

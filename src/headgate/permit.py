@@ -121,8 +121,7 @@ class Permit:
         self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
         # Makes the watch when a block begins. None: no block of this permit is watched.
         self.guard: Callable[[Permit], BlockWatch] | None = None
-        # Whether it was lost at its release. None: it was not released yet.
-        self._lost_at_release: bool | None = None
+        self._lost_at_release: bool | None = None  # None: it was not released yet
         if self.held:
             self.__class__ = Held
         self._reported = False  # whether `report_loss` has reported the loss of its lease

@@ -12,7 +12,7 @@ from headgate.counts import note_release
 from headgate.interfaces import Queue
 from headgate.permit import Issuer, Permit, Refusal, redirect
 from headgate.request import Request
-from headgate.stores.context_stack import Inside
+from headgate.stores.context_stack import ContextStack
 from headgate.wrapping import IssuerWrapper, QueueWrapper
 
 T = TypeVar("T", Permit, Permit | Refusal)
@@ -23,7 +23,7 @@ class Timed(QueueWrapper):
 
     def __init__(self, queue: Queue) -> None:
         super().__init__(queue)
-        self._inside = Inside()
+        self._inside = ContextStack()
         self.leave = self._inside.leave
 
     def _wrapped(self, answer: T) -> T:

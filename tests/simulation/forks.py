@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from headgate import Limiter
 from headgate.permit import Permit
-from headgate.stores.context_stack import Inside
+from headgate.stores.context_stack import ContextStack
 from headgate.stores.redis.permit_issuer import PermitIssuer
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.routing import Routing
@@ -54,7 +54,7 @@ def forked(store: RedisStore, limiters: Sequence[Limiter]) -> list[Limiter]:
 
 def queue_in(store: RedisStore, queue: RedisQueue) -> RedisQueue:
     its = copy(queue)
-    its._store, its._inside, its.limits = store, Inside(), copy(queue.limits)
+    its._store, its._inside, its.limits = store, ContextStack(), copy(queue.limits)
     its.routing = Routing(its, store)
     its.acquire = its.routing.acquire
     its.issuer = PermitIssuer(its.name, its.key, its.limits, its.routing, its.change)

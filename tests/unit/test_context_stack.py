@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from headgate import Concurrency, Limiter
-from headgate.stores.context_stack import Inside
+from headgate.stores.context_stack import ContextStack
 
 
 def test_the_end_of_a_block_that_had_not_begun_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="had not begun"):
-        Inside().leave()
+        ContextStack().leave()
 
 
 def test_the_end_of_a_watched_block_that_had_not_begun_is_an_error(

@@ -70,8 +70,8 @@ class Reader:
     def read(self) -> FleetState:
         """The state of the fleet, in a thread of the HTTP server.
 
-        The index takes at most TIMEOUT. `astatuses` takes three times as long, and once more for
-        the last names: 5 * TIMEOUT in all.
+        It takes 5 * TIMEOUT at most: one for the index, three until `astatuses` begins with its
+        last names, and one for these.
         """
         return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result()
 

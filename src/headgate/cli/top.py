@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MOST = 500  # names that are asked for their status in each snapshot
 EVERY = 1.0  # seconds between two snapshots
 BAR = 10  # columns of a bar
+FRAME = 6  # lines of the table without its rows
 TIMEOUT = 2.0  # seconds for the index, and for the status of all names
 
 
@@ -131,7 +132,7 @@ def table(snapshot: Snapshot, height: int) -> Table:
     made.add_column("oldest")
     made.add_column("limits", no_wrap=True)  # a terminal of 80 columns has room for them
     made.add_column("a new caller")
-    room = height - 6
+    room = height - FRAME
     for status in snapshot.statuses:
         room -= max(1, len(status.limits))
         if room < 0:

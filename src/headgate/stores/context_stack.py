@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from headgate.permit import Permit
 
 
-class Inside:
+def current_caller() -> Hashable:
+    """The task that runs here, or the thread where no loop does."""
+    return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()
+
+
+class ContextStack:
     """The permits with which tasks and threads entered blocks.
 
     A task or thread leaves with its latest permit first.
@@ -23,11 +28,12 @@ class Inside:
 
     def __init__(self) -> None:
         self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)
-        self._passed: list[None] = []  # one for each caller that holds nothing
+        # One for each caller that holds nothing. A list, because threads change it without a lock.
+        self._passed: list[None] = []
 
     def note_entry(self, permit: Permit, who: Hashable = None) -> None:
         """Note the permit with which `who` enters. None: the task or thread that runs here."""
-        permits = self._entered[who or visitor()]
+        permits = self._entered[who or current_caller()]
         # `+=` is no call, so no signal handler runs after it. If one raised there, the permit would
         # be listed, and its block would never begin.
         permits += [permit]
@@ -50,13 +56,13 @@ class Inside:
         if permit is not None:
             permit.release()
 
-    def remove_last(self, who_leaves: Callable[[], Hashable] | None = None) -> Permit | None:
-        """Remove the permit with which this task or thread entered last. None: it holds nothing.
+    def remove_last(self, find_caller: Callable[[], Hashable] = current_caller) -> Permit | None:
+        """Remove the permit with which the caller entered last. None: the caller holds nothing.
 
         A task that closes the generator of another task may have no permit here. Then it removes
         the latest permit of the task or thread that was listed last.
         """
-        who = (who_leaves or visitor)() if self._entered else None
+        who = find_caller() if self._entered else None
         permits = self._entered.get(who)
         if permits is None:
             if self._passed:
@@ -73,8 +79,3 @@ class Inside:
 
 def not_begun() -> RuntimeError:
     return RuntimeError("A block ended that had not begun: call __enter__ first.")
-
-
-def visitor() -> Hashable:
-    """The task that runs here, or the thread where no loop does."""
-    return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()

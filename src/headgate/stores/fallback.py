@@ -23,7 +23,7 @@ from headgate.hooks import emit, has_hooks
 from headgate.keys import encoded, title, unquoted
 from headgate.log_writer import log
 from headgate.permit import Permit, Refusal
-from headgate.stores.context_stack import Inside
+from headgate.stores.context_stack import ContextStack
 from headgate.stores.memory.store import MemoryStore
 from headgate.validation import choice, positive_int, show
 from headgate.wrapping import OuterQueue
@@ -63,7 +63,7 @@ class FallbackQueue(OuterQueue):
         self._store = store
         self._mode = mode
         self._absence = absence
-        self._inside = Inside()
+        self._inside = ContextStack()
         self.leave = self._inside.leave
 
     def accept(self, declared: Declaration, known: bool) -> None:
@@ -124,7 +124,9 @@ class FallbackQueue(OuterQueue):
                 self._absence.ends(self._store.away)
                 return answer
         queue = self._begin_absence(request, failure)
-        return unfenced(await ask(queue, rest_of(request, start) if failure else request), start)
+        if failure is not None:
+            request = rest_of(request, start)
+        return unfenced(await ask(queue, request), start)
 
     def acquire_sync(self, request: Request) -> Permit:
         start = monotonic()
@@ -142,7 +144,7 @@ class FallbackQueue(OuterQueue):
         except StoreError as error:
             queue = self._begin_absence(request, copy(error))
             return unfenced(queue.acquire_sync(rest_of(request, start)), start)
-        if permit is None:
+        if permit is None:  # only the portal can decide
             return self._queue.threads.acquire_by_portal(request, self.acquire)
         self._absence.ends(self._store.away)
         return permit
@@ -157,7 +159,7 @@ class FallbackQueue(OuterQueue):
         return self._queue.threads.blocking(lambda: self.atake(request))
 
     def _take_without(self, request: Request, error: StoreError) -> Permit | Refusal:
-        """Take without the store. This is a thread of headgate itself: it must not wait for one."""
+        """Take without the store, in headgate's own thread, which must not wait for itself."""
         return unfenced(self._replacement(request, error).take(request), monotonic())
 
     def _begin_absence(self, request: Request, failure: StoreError | None) -> Askable:
@@ -245,7 +247,9 @@ class Absence:
                 emit(StoreAway(self._words[1], f"{why}"))
 
     def ends(self, away: Callable[[str], bool]) -> None:
-        # While the server of the failed key is still away, no message says that the store is back.
+        """The store answers. Log that if it has not failed for CALM seconds, and the server of the
+        failed key is not away.
+        """
         if self.now:
             self.now, self.cause = False, None
         if self._reported.locked() and monotonic() - self._last >= CALM and not away(self._key):
@@ -267,7 +271,7 @@ MOST = 1024  # absences that are remembered for each store
 
 
 class Mode:
-    """The replacement of a store. This one limits nothing. Log lines show its `str()`."""
+    """Replaces a store that is away. This one limits nothing. Log lines show its `str()`."""
 
     def check(self, name: str, declared: Declaration) -> None:
         """Raise ValueError for limits that it cannot keep."""
@@ -351,7 +355,7 @@ class Local(Mode):
             ) from cause
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        # The share is updated, too. An earlier update of it would overrule a new declaration.
+        # The share gets an update, too: an earlier update of it would overrule a declaration.
         share = known = self._share(name, declared)
         with suppress(ValueError):  # as in `change`
             known = self._share(name, former)

@@ -30,7 +30,7 @@ class Declarations:
 
     def update(self, program: str) -> None:
         """Note an update. The one that it replaces becomes a former text, unless it is known."""
-        if self.overruling not in ("", program, self.last) and self.overruling not in self._former:
+        if self.overruling not in ("", program, self.last, *self._former):
             self._note_former(self.overruling, True)
         self.overruling = program
 
@@ -53,11 +53,11 @@ class Declarations:
 
         A new dict is safe while another thread or a signal handler does the same.
         """
-        former = {each: was for each, was in self._former.items() if each not in (program, back)}
+        former = {text: only for text, only in self._former.items() if text not in (program, back)}
         former[program] = only_updated
         # Forget updates first: the user's code declares no limits that it has only updated to.
         if len(former) > REMEMBERED:
-            updates = (each for each, only in former.items() if only)
+            updates = (text for text, only in former.items() if only)
             del former[next(updates, next(iter(former)))]
         self._former = former
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from headgate.stores.memory.lock import Lock
 
-# This imports `concurrent.futures.thread` with headgate: while the interpreter ends, Python refuses
-# to import it, also to redis-py.
-POOL_WORKER = concurrent.futures.thread._worker.__code__  # private
+# The private function in which the workers of thread pools wait. Its module is imported with
+# headgate also because Python refuses that, even to redis-py, while the interpreter ends.
+POOL_WORKER = concurrent.futures.thread._worker.__code__
 TURNS = 3  # turns of its loop after which a granted task has run, or will never run
 
 
@@ -89,9 +89,9 @@ class Loops:
 
 
 async def begin_in_order(starting: deque[object], marker: object = None) -> None:
-    """Wait until the granted tasks in `starting` have run.
+    """Wait until the tasks with the markers in `starting` have run: their grants came earlier.
 
-    `marker`: this task's own; only those before it must have run. None: all of them.
+    `marker`: this task's own, which stands behind theirs. None: it has none, so wait for all.
     """
     try:
         last = marker if marker is not None else starting[-1]

@@ -137,7 +137,7 @@ class Instrumentation:
                 self._instruments.call_duration.record(event.seconds, call_attributes(event))
 
     def _note_wait(self, event: Granted | Refused, outcome: str) -> None:
-        """In the context of the caller, whose span is the parent, and that of an exemplar."""
+        """Runs in the context of the caller: its span is the parent, and an exemplar names it."""
         place = place_of(event.limiter, event.key)
         attributes = attributes_of(place.name, place.label) | {"headgate.outcome": outcome}
         self._instruments.wait_time.record(event.waited, attributes)
@@ -390,7 +390,7 @@ class Instruments:
 # OpenTelemetry cannot remove an instrument, and ignores the callbacks of a second one of its name.
 # So each provider has one set, which its own callbacks keep alive.
 _sets: WeakKeyDictionary[MeterProvider, ReferenceType[Instruments]] = WeakKeyDictionary()
-_global_set: Instruments | None = None  # perhaps made before the program set its global provider
+_global_set: Instruments | None = None  # of the global provider, whether it was set yet or not
 
 
 def instruments_of(provider: MeterProvider | None) -> Instruments:
@@ -400,6 +400,7 @@ def instruments_of(provider: MeterProvider | None) -> Instruments:
     known = _sets.get(provider)
     found = None if known is None else known()
     if found is None and provider is global_provider:
+        # OpenTelemetry has handed on the instruments that were made before this one was set.
         found = _global_set
     if found is None:
         found = Instruments(provider)

@@ -170,8 +170,8 @@ class FleetState(NamedTuple):
 
 
 class FleetCollector:
-    """Only the metrics of the fleet, as `read` finds them: of limiters that this process does not
-    use. It belongs to `headgate exporter`.
+    """The metrics of the fleet alone, as `read` finds them, for `headgate exporter`: it uses no
+    limiter itself.
     """
 
     def __init__(self, read: Callable[[], FleetState]) -> None:

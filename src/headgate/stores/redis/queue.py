@@ -16,7 +16,7 @@ from headgate.log_writer import log
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, Try
 from headgate.stores.change_events import note_change
-from headgate.stores.context_stack import Inside
+from headgate.stores.context_stack import ContextStack
 from headgate.stores.limit_history import in_words
 from headgate.stores.memory.fast_path import not_at_once
 from headgate.stores.redis.limit_sync import LimitSync
@@ -66,7 +66,7 @@ class RedisQueue:
         self.acquire = self.routing.acquire
         self.issuer = PermitIssuer(name, self.key, self.limits, self.routing, self.change)
         self.threads = Threads(self, store)
-        self._inside = Inside()
+        self._inside = ContextStack()
 
     @property
     def declared(self) -> Declaration:
@@ -222,7 +222,7 @@ class RedisQueue:
 
     def leave(self) -> None:
         """End the current block. No other code has its permit, so no second release can come."""
-        permit = self._inside.remove_last(self.routing.visitor)
+        permit = self._inside.remove_last(self.routing.current_caller)
         if permit is None:
             return
         session = permit.home

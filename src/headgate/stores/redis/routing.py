@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headgate.errors import StoreError
 from headgate.keys import title
-from headgate.stores.context_stack import visitor
+from headgate.stores.context_stack import current_caller
 from headgate.stores.redis.session.acquires import settle
 from headgate.stores.redis.session.loop_session import Home, LoopSession
 from headgate.stores.redis.session.pause_watch import PauseWatch
@@ -71,10 +71,10 @@ class Routing:
     def acquire(self, request: Request) -> Coroutine[Any, Any, Permit]:
         return self.session().acquire(request)
 
-    def visitor(self) -> Hashable:
+    def current_caller(self) -> Hashable:
         """The current task or thread. The last client mostly knows it without a system call."""
         session = self.last
-        return (session and session.client.task) or visitor()
+        return (session and session.client.task) or current_caller()
 
     def leave_closed(self) -> None:
         """Hand over the sessions of closed loops to the portal.
