@@ -256,12 +256,12 @@ def show(value: object) -> str:
     # `check_cost` shows also the good ones.
     if type(value) is int:
         return str(value)
-    if isinstance(value, str) and "://" in value:  # it may hold a password
-        return f"{value.partition('://')[0][:16]!r} and more"
     try:
         text = _ADDRESS.sub("", _SHORT.repr(value))
     except Exception:  # of a repr: it must not hide the error that is about to be raised
         return f"a {type(value).__name__}"
+    if "://" in (value if isinstance(value, str) else text):  # it may hold a password
+        return f"a {type(value).__name__} with a URL"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 

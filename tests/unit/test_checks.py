@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -421,3 +422,9 @@ def test_a_shown_value_is_at_most_100_characters_long(value: Any) -> None:
 def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
     assert validation.show([10**5_000]) == "a list"
     assert "Hostile" in validation.show(Hostile())
+
+
+@pytest.mark.parametrize("wrap", [str, str.encode, lambda url: [url], lambda url: "x" * 60 + url])
+def test_a_shown_value_has_no_part_of_a_url(wrap: Callable[[str], object]) -> None:
+    value = wrap("redis://user:password@localhost")
+    assert validation.show(value) == f"a {type(value).__name__} with a URL"
