@@ -428,7 +428,7 @@ def test_all_forms_of_a_moment_give_the_same_wait(wait: int) -> None:
     } == {wait}
     assert (
         header_values.parse_time(moment.isoformat(), NOW)
-        == header_values.parse_epoch(str(int(moment.timestamp())), NOW)
+        == header_values.parse_numeric_time(str(int(moment.timestamp())), NOW)
         == wait
     )
 

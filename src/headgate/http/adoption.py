@@ -72,19 +72,19 @@ class Adoption:
         if not (200 <= status < 300 or status == 429):
             return False
         limits, queue = limiter.limits, queue_of(limiter)
-        present = queue.declared.program
+        program = queue.declared.program
         ours = [index for index, limit in enumerate(limits) if counts_calls(limit)]
         if len(ours) != 1 or compile_others(limits) != compile_others(queue.declared.limits):
             return False
         index = ours[0]
         stated = self._derive(limits[index], answer)
         if stated is None:
-            if not self._is_old(queue.name, present):
+            if not self._is_old(queue.name, program):
                 return False
             stated = [limits[index]]
         wanted = declaration((*limits[:index], *stated, *limits[index + 1 :]))
         self._note(queue.name, wanted.program, is_adopted=stated != [limits[index]])
-        if wanted.program == present:
+        if wanted.program == program:
             return False
         queue.change(Update(wanted, reason="adopted"))
         return True
@@ -96,10 +96,10 @@ class Adoption:
             if len(self._adopted) > MOST_NAMES:
                 self._adopted.pop(next(iter(self._adopted)), None)
 
-    def _is_old(self, name: str, present: str) -> bool:
-        """Return whether the present limits were adopted `heed_at_most` seconds ago or earlier."""
-        program, last = self._adopted.get(name, ("", 0.0))
-        return program == present and monotonic() - last >= self._heed_at_most
+    def _is_old(self, name: str, program: str) -> bool:
+        """Return whether `program` is adopted, and was last stated `heed_at_most` seconds ago."""
+        adopted, last = self._adopted.get(name, ("", 0.0))
+        return adopted == program and monotonic() - last >= self._heed_at_most
 
     def _derive(self, limit: Limit, answer: Answer) -> list[Limit] | None:
         """Return the limits that follow from the declared `limit` and the answer.
@@ -155,25 +155,24 @@ def find_period(budget: Budget, ours: float) -> float | None:
         return None
     if likely[0] >= ours:
         return likely[0]
-    # Either the window is shorter than ours, or it is as long and almost over: these look alike. Or
-    # it is a bucket that is almost full: the speed of its refill shows whether it has our period.
+    # A shorter window looks like one of our period that is almost over. Only a bucket shows its
+    # period: by the speed of its refill.
     refill = refill_time(budget)
     return ours if abs(refill - ours) <= TOLERANCE * ours else None
 
 
 def refill_time(budget: Budget) -> float:
-    """Return the seconds in which an empty bucket would fill that is full at its reset."""
+    """Return the seconds in which an empty bucket fills, for one that is full at its reset."""
     limit = budget.limit or 0
     used = limit - (budget.remaining or 0)
     return (budget.reset or 0.0) * limit / used if used > 0 else 0.0
 
 
-def scale(limit: Limit, factor: float, most: float | None = None) -> Limit:
+def scale(limit: Limit, factor: float, most: int | None = None) -> Limit:
     """Return `limit` with `factor` of its amount, and with no more than `most`."""
     assert not isinstance(limit, Concurrency)
-    amount = limit.amount if factor == 1 else max(1, int(limit.amount * factor))
-    if most is not None and most < amount:
-        amount = int(most)
+    scaled = limit.amount if factor == 1 else max(1, int(limit.amount * factor))
+    amount = scaled if most is None else min(scaled, most)
     return limit if amount == limit.amount else adapt(limit, int(amount), limit.per)
 
 

@@ -154,13 +154,13 @@ def release_with(connection: Connection, permits: CallPermits) -> None:
     if closed is None:  # it is lost already
         permits.release()
         return
-    carried = BY_PROTOCOL.get(connection.protocol)
-    if carried is None:
-        carried = BY_PROTOCOL[connection.protocol] = ConnectionPermits(closed)
-    carried.permits.add(permits)
+    on_connection = BY_PROTOCOL.get(connection.protocol)
+    if on_connection is None:
+        on_connection = BY_PROTOCOL[connection.protocol] = ConnectionPermits(closed)
+    on_connection.permits.add(permits)
 
     def end() -> None:
-        carried.permits.discard(permits)
+        on_connection.permits.discard(permits)
         permits.release()
 
     connection.add_callback(end)
@@ -300,7 +300,7 @@ class Call(Generic[T]):
         await self._opening.__aexit__(*outcome)
 
     async def _run(self, *, entered: bool = False) -> T:
-        # `attempt` takes this permit, when the middleware passes the first request to it.
+        # The first `attempt` takes this permit.
         self._first: Permit | None = await self._limiter.acquire()
         before = CURRENT_CALL.set(self)
         try:

@@ -1,4 +1,4 @@
-"""How long to wait after a refusal that does not say it.
+"""How long to wait after a refusal that states no time.
 
 Each limited client counts by itself. The pause that follows holds the whole fleet, and of several
 pauses the longest counts.
@@ -18,7 +18,7 @@ JITTER = random.SystemRandom()
 
 
 class Backoff:
-    """The refusals in a row of each limiter, by its encoded name, since its last success."""
+    """Each limiter's refusals in a row since its last success, by its encoded name."""
 
     __slots__ = ("_refused",)
 
@@ -43,5 +43,5 @@ class Backoff:
 
     def succeed(self, name: str, departed: float) -> None:
         """Begin anew, unless the call left before the last refusal."""
-        if name in self._refused and departed > self._refused[name][1]:
+        if departed > self._refused.get(name, (0, inf))[1]:
             self._refused.pop(name, None)

@@ -20,7 +20,7 @@ Fields: TypeAlias = Mapping[str, str]
 
 MOST_BUDGETS = 100  # of an answer
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
-# A month or year of a server may be that long; a shorter one would let calls pass too early.
+# Of months and years, the longest: a shorter period would let calls pass too early.
 PERIODS: Mapping[str, float] = {
     "second": 1.0,
     "secondly": 1.0,
@@ -127,8 +127,8 @@ TABLE = [
     Row(rf"x-hubspot-ratelimit-(?:(?P<name>daily|secondly)-)?{WHAT}"),
 ]
 ROWS = [(re.compile(row.pattern, re.ASCII), row) for row in TABLE]
-# Names that have no such form by themselves. Zendesk: developer.zendesk.com/api-reference/
-# introduction/rate-limits. Xero: developer.xero.com/faq/limits
+# Headers whose own names fit no row. Zendesk: developer.zendesk.com/api-reference/introduction/
+# rate-limits. Xero: developer.xero.com/faq/limits
 RENAMED = {
     "x-minlimit-remaining": "x-ratelimit-remaining-minute",
     "x-daylimit-remaining": "x-ratelimit-remaining-day",
@@ -148,7 +148,7 @@ class Provider(NamedTuple):
     """A provider whose headers do not state their periods, but whose documents do."""
 
     host: str  # or a host below it
-    header: str  # that only this provider sends; "", which no response has, if there is none
+    header: str  # that only this provider sends; or "", which no response has
     periods: Mapping[str, float]  # by the name of a budget; "*": all
 
 
@@ -205,7 +205,7 @@ def read_value(header: str, what: str, text: str, now: float) -> dict[str, Any]:
     if header in MILLISECONDS:
         return {what: header_values.parse_milliseconds(text)}
     time = header_values.parse_time(text, now)
-    # OpenAI and services like it write a number for a window, and another form for a bucket.
+    # OpenAI and its like state the reset of a window as a number, that of a bucket as "1m30s".
     return {what: time, "is_bucket": time is not None and not header_values.is_number(text)}
 
 
@@ -219,7 +219,7 @@ def make_budget(
     if {limit, remaining, reset} == {None}:
         return None
     per = values.get("window") or values.get("period") or period_of(name) or row.per
-    # Only now: a name from another header, such as a bucket's of Discord, tells no period.
+    # After `period_of`: a name from another header, such as Discord's bucket, tells no period.
     name = name or find_name(fields)
     per = per or periods.get(name, periods.get("*"))
     gradual = row.gradual and values.get("is_bucket", False)

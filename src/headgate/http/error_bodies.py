@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from headgate.http.json_values import find, find_list, find_text
 
-# With these the caller has met a limit, has no credit, or sent a request in error.
+# A limit, a lack of credit and a wrong request all have these: only the body tells which it is.
 AMBIGUOUS = {400, 403, 429}
 MOST_READ = 65_536  # bytes of a refusal that are read
 LONGEST_READ = 5.0  # seconds; after that, the body counts as far as it was read
@@ -45,7 +45,7 @@ LIMIT_CODES = {
     "rateLimitExceeded",
     "userRateLimitExceeded",
     "RATE_LIMIT_EXCEEDED",
-    # AWS: the codes that botocore retries as throttled, botocore, module retries.standard
+    # AWS: the codes that botocore retries as throttled (its module retries.standard)
     "BandwidthLimitExceeded",
     "EC2ThrottledException",
     "LimitExceededException",

@@ -36,7 +36,7 @@ Adopt: TypeAlias = bool | Factors
 OnAnswer: TypeAlias = Callable[[int, Any, bytes], Answer | None]
 
 HEED_AT_MOST = 3600.0  # seconds
-REFUSED = {"throttled", "overloaded"}
+TEMPORARY = {"throttled", "overloaded"}  # refusals after which waiting helps
 FAILED_FROM = 500  # a status from here on is an error of the service
 BEYOND = 2**53  # a store takes no count from here on
 
@@ -59,8 +59,8 @@ class FeedbackOptions:
         if flag(call, "feedback", self.feedback):
             adoption = None if factors is None else Adoption(factors, most)
             return Feedback(most, adoption, self.on_answer)
-        for name, given in (("adopt", self.adopt or None), ("on_answer", self.on_answer)):
-            if given is not None:
+        for name, given in (("adopt", self.adopt), ("on_answer", self.on_answer)):
+            if given not in (False, None):
                 raise ValueError(
                     f"{call}(feedback=False, {name}={show(given)}): {name} needs the answers, "
                     "which are not read; leave feedback=False out."
@@ -145,9 +145,8 @@ class Feedback:
     ) -> None:
         """Drain or pause the limiter of `permit`.
 
-        A pause ends `heed_at_most` seconds after the call left, at the latest, and not after its
-        answer came. So the answers of calls that left before a pause cannot extend it again and
-        again.
+        A pause ends at the latest `heed_at_most` seconds after its call left, however late the
+        answer came. So the answers of calls that left before a pause cannot extend it for ever.
         """
         queue = queue_of(permit)
         refused_for = self._note_outcome(queue.name, departure, status, answer)
@@ -171,22 +170,24 @@ class Feedback:
     ) -> float:
         """Drain by `budget`. Return the seconds to pause if a drain would hold for too long."""
         period = drained_period(permit, budget, alone)
-        reset = budget.next if budget.remaining == 0 else budget.reset
-        reset = period if reset is None else reset
+        if period == 0:
+            return 0.0
+        stated = budget.next if budget.remaining == 0 else budget.reset
+        reset = period if stated is None else stated
         # The tokens that a drain takes come back over the limit's period. If that is over twice the
         # time until the server's reset, the drain would hold callers for too long.
-        if 0 < period <= min(self._heed_at_most, 2 * reset):
+        if period <= min(self._heed_at_most, 2 * reset):
             queue, left, limit = queue_of(permit), budget.remaining or 0, budget.limit or 0
             queue.change(Drain(UNIT, left, limit=limit, since=permit.t))
             note_action(queue.name, status, answer, "drain")
             return 0.0
-        return reset if period and budget.remaining == 0 else 0.0
+        return reset if budget.remaining == 0 else 0.0
 
     def _note_outcome(self, name: str, departure: Departure, status: int, answer: Answer) -> float:
         """Note the outcome of a call. Return the seconds to wait after a refusal, or else 0."""
         if answer.verdict != "passed":
             note_refusal(name, status, answer.verdict)
-        if answer.verdict in REFUSED:
+        if answer.verdict in TEMPORARY:
             return answer.retry_after or self._backoff.refuse(name, departure.at)
         if answer.verdict == "passed" and status < FAILED_FROM:
             self._backoff.succeed(name, departure.at)
@@ -248,10 +249,10 @@ def is_count(value: object) -> bool:
 
 
 def drained_period(permit: Permit, budget: Budget, alone: bool) -> float:
-    """Return the seconds for which a drain by `budget` would count, or 0 if it fits no limit.
+    """Return the longest period of the limits that `budget` drains, or 0 if there are none.
 
-    It fits the limits on requests whose capacity is `budget.limit`. If that is not stated, only a
-    single limit fits a single budget (`alone`).
+    It drains the limits on requests whose capacity is `budget.limit`. If that is not stated, only a
+    single budget (`alone`) drains, and only a single limit.
     """
     ours = [limit for limit in queue_of(permit).declared.limits if counts_calls(limit)]
     if budget.limit:

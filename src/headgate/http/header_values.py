@@ -47,7 +47,7 @@ def parse_time(text: str, now: float) -> float | None:
     if len(text) > LONGEST_TEXT:
         return None
     if NUMBER.fullmatch(text):
-        return parse_epoch(text, now)
+        return parse_numeric_time(text, now)
     moment = parse_instant(text)
     if moment is None:
         moment = parse_http_date(text)
@@ -63,8 +63,8 @@ def parse_count(text: str) -> int | None:
 def parse_limit(text: str) -> tuple[int | None, float | None]:
     """Read a limit and the seconds of its window: "100", "100;w=60" or "100, 100;w=60;burst=9".
 
-    The item without parameters is the limit. Items with parameters are policies, and one with the
-    same number has the limit's window. Policies alone must agree on one number.
+    The limit is the item without parameters, or else the one number of all items. The items with
+    this number must agree on its window.
     """
     items = [item.strip().partition(";") for item in text.split(",")]
     bare = {number for number, mark, _ in items if not mark}
@@ -109,7 +109,7 @@ def parse_duration(text: str) -> float | None:
     return keep_plausible(sum(float(number) * SECONDS[unit] for number, unit in parts))
 
 
-def parse_epoch(text: str, now: float) -> float | None:
+def parse_numeric_time(text: str, now: float) -> float | None:
     """Read seconds or milliseconds since 1970, or a small number, which is seconds from now."""
     if not is_number(text):
         return None

@@ -87,7 +87,7 @@ class LimitedTransport(Generic[Req, Inner]):
         """Apply the response to the limiters, and keep the permits while it has a body to read."""
         permits.apply_feedback(response.status_code, response.headers, body)
         permits.watch_body(response)
-        # A mock, or a transport around the network's that reads bodies, has closed it already. The
+        # A mock has closed it already, and so has a transport that reads the body itself. The
         # client will not close it again.
         if response.is_closed:
             permits.read_chunk(content_of(response))
@@ -254,11 +254,9 @@ def is_cached(response: Any) -> bool:
     """Return whether a transport below this one has the response from its cache: that of hishel."""
     extensions = response.extensions
     caching = extensions.get("caching")
-    return bool(
-        caching["from_cache"]
-        if isinstance(caching, dict) and "from_cache" in caching
-        else extensions.get("hishel_from_cache") or extensions.get("from_cache")  # before 2.0
-    )
+    if isinstance(caching, dict) and "from_cache" in caching:
+        return bool(caching["from_cache"])
+    return bool(extensions.get("hishel_from_cache") or extensions.get("from_cache"))  # before 2.0
 
 
 # Bodies that hold permits ----------------------------------------------------------------------

@@ -34,7 +34,7 @@ Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
 
 UNSENT_MARK = "headgate_unsent"  # an attribute of an error that came before the sending
-# Headers that state a refusal are applied without its body if that is so many seconds later.
+# Seconds. If the body of a refusal comes later than that, the headers are applied without it.
 LATE = 0.1
 
 
@@ -104,11 +104,10 @@ class CallPermits:
         self.release()
 
     def ignore_response(self, *, sent: bool) -> CallPermits:
-        """Return permits in place of these, for a response from a cache: it is old, so they neither
-        apply it nor settle its cost.
+        """Return permits that only hold: a response from a cache is old, so nothing in it counts.
 
         `sent`: the cache has asked the server whether its response still holds, which is a call.
-        Without it, the call costs nothing.
+        Otherwise the call costs nothing.
         """
         if not sent:
             self.cancel()
@@ -119,8 +118,8 @@ class CallPermits:
     def fail(self, error: BaseException, *, sent: bool) -> None:
         """End the call with `error`. It costs nothing if the error is marked as unsent.
 
-        `sent`: an attempt was sent, so the call has its cost whatever the mark says. A retry below
-        may have sent one attempt, and ended with the error of another that was not sent.
+        `sent`: the call has its cost whatever the mark says. A retry below may have sent one
+        attempt, and ended with the error of another that was not sent.
         """
         if UNSENT_MARK in vars(error) and not sent:
             self.cancel()
@@ -296,7 +295,7 @@ def check_limiters(call: str, limiters: tuple[Limiter, ...]) -> tuple[Limiter, .
 
 
 def check_repeats(call: str, taken: Sequence[Limiter], limiters: Sequence[Limiter]) -> None:
-    """Refuse one of `limiters` whose state a request has a permit of already."""
+    """Refuse one of `limiters` that shares its state with one of `taken`."""
     states = [state_of(limiter) for limiter in taken]
     for limiter in limiters:
         if state_of(limiter) in states:

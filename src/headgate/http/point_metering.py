@@ -85,8 +85,8 @@ class PointPermits(CallPermits):
 
     def __init__(self, points: Points, operation: str, feedback: Feedback | None) -> None:
         super().__init__(feedback)
-        # The headers use up the feedback of a call, and the body of a 200 may still refuse it:
-        # GraphQL's does.
+        # `apply_feedback` drops the feedback once the headers are applied. The body of a 200 may
+        # still refuse the call, as GraphQL's does.
         self._body_feedback = feedback
         self._points = points
         self._operation = operation

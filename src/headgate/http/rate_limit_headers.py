@@ -118,8 +118,8 @@ def read(
     """Read the limits of a server from its response. Never raises for content that a server sent.
 
     `body`, if you have it, tells a spend cap from a rate, and holds the statements of GraphQL
-    servers, also with status 200. Without it only the headers count. `now`: seconds since 1970, for
-    moments in a response without a believable `Date`; unsaid, the clock of this machine.
+    servers, also with status 200. Without it only the headers count. `now`: the time for a response
+    without a believable `Date`, in seconds since 1970; unsaid, that of this machine.
     `host`: the host that was called, in lower case. Some providers state the periods of their
     limits only in their documents, and the host shows which provider it is.
     """
@@ -267,7 +267,7 @@ def find_retry_after(fields: Fields, now: float) -> float | None:
     return next((wait for wait in (*exact, *others) if wait is not None), None)
 
 
-# Headers that name the limit of a refusal, and the beginnings of their values.
+# Headers that name the limit of a refusal, and the beginnings of their values. "": any value.
 SCOPES: dict[str, dict[str, Scope]] = {
     # docs.discord.com/developers/topics/rate-limits
     "x-ratelimit-global": {"true": "service"},
@@ -324,18 +324,18 @@ def budgets_by_draft(fields: Fields) -> list[Budget]:
 
 
 def budgets_by_policies(policies: str, states: str, unit: str) -> list[Budget]:
-    """Join the quotas of `policies` and what `states` say is left of them. `unit`: if unsaid."""
+    """Join the quotas of `policies` and what `states` leave of them. `unit`: if none is stated."""
     found: dict[tuple[str, bytes], dict[str, Any]] = {}
     quotas = parse_items(policies)
-    for item, words in quotas:
-        if isinstance(item, str) and keep_natural(words.get("q")) is not None:
-            values = {"limit": words["q"], "per": keep_span(words.get("w"))}
-            values["unit"] = str(words.get("qu", unit))
-            found.setdefault((item, partition_of(words)), {}).update(values)
-    for item, words in parse_items(states):
-        if isinstance(item, str) and keep_natural(words.get("r")) is not None:
-            values = {"remaining": words["r"], "reset": keep_span(words.get("t"))}
-            found.setdefault((item, partition_of(words)), {"unit": unit}).update(values)
+    for name, stated in quotas:
+        if isinstance(name, str) and keep_natural(stated.get("q")) is not None:
+            values = {"limit": stated["q"], "per": keep_span(stated.get("w"))}
+            values["unit"] = str(stated.get("qu", unit))
+            found.setdefault((name, partition_of(stated)), {}).update(values)
+    for name, stated in parse_items(states):
+        if isinstance(name, str) and keep_natural(stated.get("r")) is not None:
+            values = {"remaining": stated["r"], "reset": keep_span(stated.get("t"))}
+            found.setdefault((name, partition_of(stated)), {"unit": unit}).update(values)
     budgets = [Budget(name, partition=key, **values) for (name, key), values in found.items()]
     return [*budgets, *budgets_without_names(quotas, unit)]
 
@@ -343,17 +343,17 @@ def budgets_by_policies(policies: str, states: str, unit: str) -> list[Budget]:
 def budgets_without_names(quotas: Items, unit: str) -> list[Budget]:
     """Read "100;w=60" of drafts up to 07: the quota stands in place of the name."""
     return [
-        Budget(limit=item, per=keep_span(words.get("w")), unit=unit)
-        for item, words in quotas
-        if not isinstance(item, str) and keep_natural(item) is not None
+        Budget(limit=quota, per=keep_span(stated.get("w")), unit=unit)
+        for quota, stated in quotas
+        if not isinstance(quota, str) and keep_natural(quota) is not None
     ]
 
 
 def parse_items(text: str) -> Items:
     items: Items = []
-    for value, words in parse_field(text, "list") or []:
+    for value, parameters in parse_field(text, "list") or []:
         if isinstance(value, str | int | http_sf.Token):
-            items.append((value if isinstance(value, int) else str(value), words))
+            items.append((value if isinstance(value, int) else str(value), parameters))
     return items
 
 
@@ -383,6 +383,6 @@ def keep_span(value: object) -> float | None:
     return None if seconds is None else header_values.keep_plausible(float(seconds))
 
 
-def partition_of(words: Mapping[str, Any]) -> bytes:
-    key = words.get("pk")
+def partition_of(parameters: Mapping[str, Any]) -> bytes:
+    key = parameters.get("pk")
     return key if isinstance(key, bytes) else b""

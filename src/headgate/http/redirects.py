@@ -19,8 +19,8 @@ REDIRECTS = {301, 302, 303, 307, 308}
 class Departure(NamedTuple):
     """When a call left, and to which host.
 
-    `at`: on the monotonic clock. `origins`: after redirects, the host for which the call passed a
-    limiter first, by the limiter's encoded name.
+    `at`: on the monotonic clock. `origins`: of a redirected call, the host for which it passed each
+    limiter at first, by the limiter's encoded name.
     """
 
     at: float = 0.0
@@ -32,8 +32,8 @@ class Departure(NamedTuple):
         return self.origins.get(name, self.host) == self.host
 
 
-# The host that the last answer in this context named, and the origins. A client follows a redirect
-# in the task or thread that got it.
+# The host to which the last answer in this context redirects, and the origins. A client follows a
+# redirect in the task or thread that got it.
 REDIRECT: ContextVar[tuple[str, Mapping[str, str]]] = ContextVar(
     "headgate.http.redirects.REDIRECT", default=("", {})
 )

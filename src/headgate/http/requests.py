@@ -243,7 +243,7 @@ class Attempt:
     @contextmanager
     def in_progress(self) -> Iterator[Attempt]:
         # An adapter around this one sends the same request, so each retry concerns its attempt,
-        # too. Leave out attempts at other requests, in the midst of which this one is sent.
+        # too. A request that is sent in the midst of another one leaves out the other's attempt.
         others = tuple(each for each in IN_PROGRESS.get() if each._request is self._request)
         before = IN_PROGRESS.set((*others, self))
         try:
@@ -251,7 +251,8 @@ class Attempt:
         except BaseException as error:
             if isinstance(error, UNSENT):
                 mark_unsent(error)
-            # These permits are of the last try alone. If it was not sent, `error` is marked.
+            # Earlier tries have ended with permits of their own. So the mark on `error`, which is
+            # that of the last try, decides alone.
             self.permits.fail(error, sent=False)
             raise
         finally:
@@ -292,7 +293,7 @@ def limit_retry_class(kind: type[Retry]) -> type[Retry]:
         passes_limiters = True
 
         def __reduce__(self) -> tuple[Any, ...]:
-            plain: Retry = object.__new__(kind)  # pickle finds no class of a function
+            plain: Retry = object.__new__(kind)  # pickle cannot find a function's class
             plain.__dict__.update(self.__dict__)
             return limit_retries, (plain,)
 

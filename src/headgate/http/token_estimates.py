@@ -30,11 +30,11 @@ FIRST_OUTPUT = 512  # the estimate for a response before the first one of its mo
 SHARE = 0.9  # nine of ten responses should take at most their estimate
 RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
 FORGET = 1 / 8  # of the learned input of a model, with each call
-# The ratio of a model begins as if calls with so many characters had come before, so that a short
-# first call changes it little. A call with less than an eighth of them makes the model forget less.
+# The ratio of a model begins as if so many characters had come before, so that a short first call
+# changes it little. A call with less than an eighth of them makes it forget less than FORGET.
 FIRST_CHARACTERS = 400
-# A character has up to four bytes, and a token at least one. More tokens come from context that the
-# request does not show.
+# No text has more tokens: a character has at most four bytes, and a token at least one. Others come
+# from context that the request does not show.
 MOST_PER_CHARACTER = 4
 # The estimate for one attachment before the first one of its kind. "context" is text that the
 # service adds: earlier responses, stored prompts, the results of its own tools.
@@ -238,12 +238,13 @@ def write(known: Known) -> str:
 def parse(text: str) -> Known | None:
     """Read what `write` wrote. None: it is something else, such as that of another version."""
     found = parse_object(text)
-    numbers = [find_number(found, word) for word in ("calls", "characters", "tokens")]
+    stated = (find_number(found, word) for word in ("calls", "characters", "tokens"))
+    numbers = [number for number in stated if number is not None]
     inputs, outputs = (pairs_of(found.get(word)) for word in ("inputs", "outputs"))
     sizes = sizes_of(found.get("attached"))
-    if None in numbers or inputs is None or outputs is None or sizes is None:
+    if len(numbers) < 3 or inputs is None or outputs is None or sizes is None:
         return None
-    calls, characters, tokens = (number or 0.0 for number in numbers)
+    calls, characters, tokens = numbers
     if characters < 1:
         return None
     return Known(int(calls), characters, tokens, inputs, outputs, sizes)

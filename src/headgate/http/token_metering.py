@@ -145,7 +145,7 @@ class ReadingPermits(CallPermits):
 
 
 class RetrievalPermits(ReadingPermits):
-    """The permits of a call that retrieves the response of an earlier call in the background."""
+    """The permits of a call that retrieves the response of an earlier background call."""
 
     __slots__ = ()
 
@@ -240,7 +240,7 @@ def limit_sdk(
     `with_options` makes such clients. The codings are set here, too: some clients sign their
     headers before `_new_permits`.
     """
-    inside: Any = copy_client(client._client) if isinstance(client, kinds) else None
+    inside: Any = copy_client(client._client) if isinstance(client, kinds) else None  # refused
     if not limit_client(inside, chain, transports):
         names = ", ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds)
         raise TypeError(f"limit({show(client)}): a client is one of {names}, on httpx2.")

@@ -43,7 +43,7 @@ ATTACHED = {  # by the type of a part
     "input_audio": "sound",
     "item_reference": "context",
 }
-# Words of a request for input that it does not show. Each counts as one "context".
+# Keys of a request that add input which it does not show. Each counts as one "context".
 CONTEXTS = ("previous_response_id", "conversation", "mcp_servers")
 OWN_TOOLS = ("function", "custom")  # types of tools; others add their results to the input
 
@@ -83,7 +83,7 @@ class Dialect:
     retrieval: re.Pattern[str] | None = None
 
     def read_request(self, method: str, path: str, body: bytes) -> TokenRequest | None:
-        """Return None for a call that takes no tokens, or does not state its needs."""
+        """Return None for a call that takes no tokens, or names no model."""
         if method != "POST":
             return None
         found = self.by_path.search(path) if self.by_path else None
@@ -192,13 +192,12 @@ class UsageReader:
         self._rest = bytearray()
 
     def _read_lines(self, plain: bytes) -> None:
-        # `first` continues the rest, and a line end completes it. Only the new chunk is searched
-        # for line ends: an event may be long.
-        first, *more = plain.split(b"\n", 1)
+        # Search only the new chunk for line ends: the line in `_rest` may be long.
+        first, line_end, others = plain.partition(b"\n")
         self._rest += first
-        if more:
+        if line_end:
             self._read_line(self._rest)
-            lines, _, begun = more[0].rpartition(b"\n")
+            lines, _, begun = others.rpartition(b"\n")
             # There may be very many lines, and mostly no usage.
             for line in lines.split(b"\n") if USAGE in lines else ():
                 self._read_line(line)
