@@ -375,6 +375,15 @@ def test_a_pause_lasts_an_hour_at_most(plenty: Limiter) -> None:
     assert plenty.status().retry_after == pytest.approx(HEED_AT_MOST, abs=LONG)
 
 
+def test_a_used_up_quota_of_a_day_pauses_nothing(name: str) -> None:
+    """Its empty budget would pause a limit of the same size, but no wait below a day helps."""
+    limiter = Limiter(name, "20/day", store=MemoryStore())
+
+    respond(limiter, {"x-ratelimit-limit-day": "20", "x-ratelimit-remaining-day": "0"}, 402)
+
+    assert limiter.status().paused == 0
+
+
 def left_after(limiter: Limiter, headers: dict[str, str]) -> list[int]:
     respond(limiter, headers, by=Feedback(heed_at_most=2 * 10**8))
     return [limit.left for limit in limiter.status().limits]

@@ -160,7 +160,7 @@ class Feedback:
         # The wait after a refusal takes precedence over the resets of its budgets.
         wait = refused_for or max(resets, default=0.0)
         wait = min(wait, self._heed_at_most - (monotonic() - departure.at))
-        if wait > 0:
+        if wait > 0 and not answer.permanent:
             whole = answer.scope == "service"
             queue.change(Pause(microseconds(wait), reason="server", whole=whole))
             note_action(queue.name, status, answer, "pause")
