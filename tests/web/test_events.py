@@ -293,6 +293,16 @@ async def test_a_stream_ends_and_the_next_one_brings_only_newer_samples(
             assert len((await stream.next())["samples"]) == 1
 
 
+async def test_a_stream_does_not_end_before_its_first_event(
+    counted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a silent store takes longer than a stream, and the event says that it is silent."""
+    monkeypatch.setattr("headgate.web.application.LONGEST_STREAM", 0.0)
+    async with shown(counted) as stream:
+        assert (await stream.next())["total"] == 0
+        await stream.task
+
+
 async def test_events_need_the_user(store_of_one: MemoryStore) -> None:
     page = app(store_of_one, auth="ops:secret")
     assert (await request(page, "GET", "/events")).status == 401

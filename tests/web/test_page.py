@@ -148,6 +148,25 @@ async def test_an_action_works_after_its_confirmation_alone(
     assert "400" in complaint  # the browser's own line about the refused request
 
 
+async def test_an_action_that_was_not_confirmed_ends_with_its_view(
+    browser: Browser, url: str, own_server: Server, name: str
+) -> None:
+    other = Limiter(f"{name}-other", "100/minute", store=own_server.user_url)
+    for limiter in (other, Limiter(name, "100/minute", store=own_server.user_url)):
+        assert await limiter.atry_acquire()
+    window = await opened(browser, f"{url}#name={other.name}")
+    page = window.page
+    await window.sees("#title", other.name)
+    await page.goto(f"{url}#name={name}")
+    await window.sees("#title", name)
+
+    await page.click("#pause")
+    await page.go_back()
+    await window.sees("#title", other.name)
+    await expect(page.locator("#confirm")).not_to_be_visible()
+    assert window.complaints == []
+
+
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
     "</script><script>alert(1)</script>",

@@ -41,8 +41,8 @@ from headgate.web.auth import Auth, comes_from_the_page, guard_of
 from headgate.web.poller import Poller
 from headgate.web.reading import Reader, View, part_of
 
-# Seconds after which a stream of events ends. A server that stops waits for its streams. The
-# browser asks for the next one after RETRY milliseconds.
+# Seconds after which a stream ends, once it has sent an event: reading a silent store takes longer.
+# A server that stops waits for its streams. A browser asks for the next after RETRY milliseconds.
 LONGEST_STREAM, RETRY = 5.0, 100
 STREAM: Headers = (("X-Accel-Buffering", "no"),)  # nginx passes each event on at once
 
@@ -157,7 +157,7 @@ class WebPage:
         end = asyncio.get_running_loop().time() + LONGEST_STREAM
         with poller.viewer(view) as viewer, suppress(TimeoutError):
             while True:
-                async with asyncio.timeout_at(end):
+                async with asyncio.timeout_at(end if viewer.snapshot else None):
                     snapshot = await viewer.next()
                 state = part_of(snapshot, view)
                 if view.target is not None:

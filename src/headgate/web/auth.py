@@ -82,7 +82,7 @@ def credentials_of(header: str) -> bytes:
 
 
 def function_guard(function: Callable[[Scope], Any]) -> Guard:
-    """Only True lets a request pass: a coroutine that was not awaited is true, too."""
+    """Only True itself lets a request pass: a coroutine that was not awaited is truthy."""
     is_coroutine = iscoroutinefunction(function)
 
     async def guard(scope: Scope) -> Response | None:

@@ -202,7 +202,8 @@ def part_of(snapshot: Snapshot, view: View) -> dict[str, Any]:
 
 
 def row_of(target: Target, snapshot: Snapshot) -> dict[str, Any]:
-    (name, key), known = target, snapshot.known.get(target)
+    name, key = target
+    known = snapshot.known.get(target)
     if known is None:
         return {"name": name, "key": key, "known": False, "unread": target in snapshot.unread}
     status = known.status
