@@ -50,7 +50,7 @@ class Recorder:
 
     @contextmanager
     def call(self, cost: int = 1, **units: int) -> Iterator[None]:
-        """Around one call, in a coroutine too; `cost`, of requests, and `units` as in `acquire`."""
+        """Record the block as one call, in a coroutine too. `cost`, `units`: as in `acquire`."""
         asked = {"requests": positive_int("call", "cost", cost), **units}
         taken = {unit: positive_int("call", unit, number) for unit, number in asked.items()}
         begin = self._clock.now() / 1_000_000
@@ -120,11 +120,11 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
 
 
 def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota) -> None:
-    """Check, for each call, the worst of the intervals that end with it: it begins at `first`.
+    """Check, for each call, the strictest of the intervals that end with it: it begins at `first`.
 
-    `first` moves on when all units taken since then have come back. An interval with a later begin
-    is then at least as strict, also for the calls that follow. With steps it may be stricter before
-    that, because a step may fall anywhere. So each later begin is checked as well.
+    `first` moves on when all units taken since then have come back: then a later begin is at least
+    as strict. A step of a `Rate` may fall anywhere, so with steps each begin after `first` is
+    checked as well.
     """
     moments = [microseconds(call.begin) for call in calls]
     sums = [0, *accumulate(_cost_in(call, limit) for call in calls)]

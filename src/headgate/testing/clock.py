@@ -165,9 +165,9 @@ class ManualClock(Clock):
         """
         if turns == 0:
             self._step()
+            turns = TURNS + 1
         if self._has_timers():
-            turns_left = turns - 1 if turns else TURNS
-            loop.call_soon(self._skip, loop, turns_left)
+            loop.call_soon(self._skip, loop, turns - 1)
         else:
             self._skipping.discard(loop)
 
@@ -181,7 +181,7 @@ class ManualClock(Clock):
         """Move to the next moment of a timer and run the due calls. False: none up to `until`."""
         due: list[Callable[[], None]] = []
         with self._lock:
-            # The first timer may be in the future: it moves the clock. Then only due ones follow.
+            # The first call that is due moves the clock. Those that follow are due by that moment.
             while self._timers and not (due and self._timers[0][0] > self.moment):
                 moment, _, timer = self._timers[0]
                 if timer.call is not None and moment > until:
@@ -255,8 +255,8 @@ def _restart(
             )
         )
     for limiter in limiters_in(store):
-        # The store remembers the place in the code and the limits of each limiter, to warn of two
-        # that disagree. Those of the block before may differ, and are no reason for a warning.
+        # A store notes the limits of each limiter and its place in the code, to warn of two that
+        # disagree. A new beginning is no news, so the store forgets the notes again.
         store.forget_places()
         restart(limiter, limits.get(limiter, limiter.limits))
     store.forget_places()
