@@ -18,8 +18,15 @@ from headgate.permit import Permit
 from headgate.request import Request
 from headgate.stores.redis.limit_sync import LimitSync
 from headgate.stores.redis.protocol.calls import NOTIFIED
-from headgate.stores.redis.protocol.operations import Caller, Operation, Release, Settle
+from headgate.stores.redis.protocol.operations import (
+    AskDeclared,
+    Caller,
+    Operation,
+    Release,
+    Settle,
+)
 from headgate.stores.redis.protocol.replies import OtherReplyError
+from headgate.stores.redis.queue import Callback
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.local_handoff import SOON
 from headgate.stores.redis.session.next_call import MOST_AMENDED
@@ -480,6 +487,21 @@ def test_only_operations_that_must_be_delivered_outlive_a_failure() -> None:
     talk.session.renewal.renew(talk.now)
     talk.session.failed(StoreError("away"), talk.now)
     assert talk.session.traffic.operations == release
+
+
+def test_a_question_that_has_failed_gets_no_answer_from_the_repeated_call() -> None:
+    """A log line has said that the change behind the question has not happened."""
+    talk, outcomes = Talk(), list[Any]()
+    talk.session.traffic.run([AskDeclared(asker=Callback(outcomes.append))])
+    talk.call()
+    away = StoreError("away")
+
+    talk.session.failed(away, talk.now)
+    talk.session.poll(talk.now)
+    talk.call()
+    talk.done("done 1 1 0")
+
+    assert outcomes == [away]
 
 
 def test_a_session_whose_callers_ended_with_their_loop_is_idle_when_the_server_knows_it() -> None:

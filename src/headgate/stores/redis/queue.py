@@ -261,13 +261,22 @@ class RedisQueue:
 
 
 class Callback:
-    """A function in place of a future, for the outcome of an operation."""
+    """A function in place of a future, for one outcome. It is never cancelled, so it gets the
+    outcome even if the loop ends.
+    """
 
     def __init__(self, function: Callable[[Any], None]) -> None:
-        self.set_result = self.set_exception = function
+        self._function = function
+        self._is_done = False
 
     def done(self) -> bool:
-        return False  # so that the outcome comes even if the loop ends
+        return self._is_done
+
+    def set_result(self, outcome: Any) -> None:
+        self._is_done = True
+        self._function(outcome)
+
+    set_exception = set_result
 
     def cancel(self) -> None:
         pass
