@@ -25,7 +25,10 @@ def end_portal() -> None:
         return
     with patch.object(lifecycle, "DRAIN_TIMEOUT", DRAIN_TIMEOUT):
         found.close()
-    found.stop()
+    found.tell(found.loop.stop)
+    with found._running:  # until then the thread runs
+        portal._threads.discard(found.thread)
+    found._close_pipe()
     left = asyncio.all_tasks(found.loop)
     for task in left:
         task.cancel()

@@ -21,7 +21,7 @@ from redis.exceptions import ResponseError
 
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
 from headgate.internals import queue_of, store_of
-from headgate.stores.redis.transport.failures import words
+from headgate.stores.redis.transport.failures import failure_text
 from tests.bad_input.values import CANARY, INF, Hostile, Listener, assert_sentence, shown
 from tests.machine import scaled
 from tests.processes import finished
@@ -289,7 +289,7 @@ def test_a_client_of_replicas_is_refused() -> None:
 
 def test_an_error_does_not_repeat_the_login_that_a_server_repeats() -> None:
     """A server that knows no AUTH repeats the words that it was sent."""
-    said = words(
+    said = failure_text(
         ResponseError(f"unknown command 'AUTH', with args beginning with: 'user' '{CANARY}'")
     )
     assert said == "unknown command 'AUTH'"

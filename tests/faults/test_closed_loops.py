@@ -107,7 +107,7 @@ limiter = Limiter("x", Concurrency(5), store=sys.argv[1])
 drain, append = Lifecycle._drain, routing.append
 threads = []
 def append_late(session, operation):
-    while not session.client.lifecycle.ended:
+    while not session.client.lifecycle.handed_over:
         time.sleep(0.0001)
     append(session, operation)
 async def then_release(self):

@@ -22,7 +22,7 @@ from headgate.stores.redis.protocol.former import last_replaced
 from headgate.stores.redis.protocol.members import HOLDING, WAITING
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.eviction_check import dangerous
-from headgate.stores.redis.transport.failures import words
+from headgate.stores.redis.transport.failures import failure_text
 from headgate.stores.redis.transport.probes import FUNCTIONS, SCRIPTS, Probed, probe
 from headgate.stores.redis.transport.questions import replies_to
 
@@ -81,7 +81,8 @@ async def diagnose(topology: Topology) -> Diagnosis:
 
 def not_reached(subject: str, error: Exception) -> Finding:
     remedy = "Check the URL, the network, and that the server runs and accepts the login."
-    return Finding("serious", "connection", subject, f"it cannot be asked: {words(error)}", remedy)
+    text = f"it cannot be asked: {failure_text(error)}"
+    return Finding("serious", "connection", subject, text, remedy)
 
 
 # Servers ------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class RedisStore:
 
     @property
     def available(self) -> bool:
-        return not (self.silent or outages_of(self.topology).since)
+        return not (self.silent or outages_of(self.topology).present)
 
     def usages(self) -> list[tuple[str, int, int]]:
         """For each queue: its name, the permits and waiters of this process."""

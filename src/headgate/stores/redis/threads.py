@@ -15,7 +15,7 @@ from headgate.stores.redis.routing import Sessions
 from headgate.stores.redis.session.loop_session import Home
 from headgate.stores.redis.transport.connection import SILENCE
 from headgate.stores.redis.transport.failures import cannot
-from headgate.stores.redis.transport.portal import Call, answer_of, blocking, check_thread
+from headgate.stores.redis.transport.portal import BlockingCall, answer_of, blocking, check_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -94,7 +94,9 @@ class Threads:
             on_wait = self._warn_of_blocking if on_wait is None else on_wait
         if on_wait is None:
             return self.blocking(lambda: acquire(request))
-        call: Call[Permit] = Call(lambda: acquire(with_say), self._queue.name, give_back, on_wait)
+        call: BlockingCall[Permit] = BlockingCall(
+            lambda: acquire(with_say), self._queue.name, give_back, on_wait
+        )
         # The task in the portal calls `say`, which makes this thread call `on_wait`. The lambda
         # runs in `answer_of`, so it finds this variable.
         with_say = request.replaced(request.units, call.say)

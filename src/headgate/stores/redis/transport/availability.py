@@ -77,7 +77,7 @@ class Availability:
         self.suspects: dict[Endpoint | None, Exception] = {}
         # The number of attempts to reach each server since its last answer.
         self._attempts: dict[Endpoint | None, int] = {}
-        # New calls to these parts are not retried: one was abandoned, and none answered since.
+        # New calls to these parts are not retried: one has failed, and none was answered since.
         self._abandoned: set[Endpoint | None] = set()
         # Acquires may do without these parts (`on_store_error`) until a call or a PING is answered.
         self.unavailable: set[Endpoint | None] = set()
@@ -108,7 +108,7 @@ class Availability:
         else:
             call.sender.met = self.met = self._outages.met = True
             # A server that refuses all calls, such as one without memory, is not back yet.
-            if self._outages.since and not isinstance(reply, Exception):
+            if self._outages.present and not isinstance(reply, Exception):
                 # Outages of names whose server was not known are listed under None.
                 for part in {self._part(node.endpoint), None}:
                     self._outages.ends(part, self._client.loop)
@@ -126,13 +126,13 @@ class Availability:
         node.postponed.send_all()
 
     def note_refusal(self, call: Call) -> None:
-        """The server of `call` answers, but cannot run it now. A first call is retried, too."""
+        """The server of `call` answers, but cannot run it now. So even a first call is retried."""
         if call.sender.met is None:
             self.met = True
             self._abandoned.discard(self._part(call.server(self._topology)))
 
     def note_failure(self, server: Endpoint | None) -> None:
-        """A call to `server` was abandoned."""
+        """A call to `server` has failed for good."""
         for parts in (self._abandoned, self.unavailable):
             parts.add(self._part(server))
 
@@ -143,7 +143,7 @@ class Availability:
     def note_other_loops(self) -> None:
         """Count the store as reached if another loop has reached it and knows of no outage."""
         if not self.met:
-            self.met = self._outages.met and not self._outages.since
+            self.met = self._outages.met and not self._outages.present
 
     def is_unavailable(self, key: str) -> bool:
         """Whether the server of `key` is unavailable. Then a task PINGs it. Any thread may ask."""

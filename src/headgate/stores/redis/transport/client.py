@@ -54,7 +54,7 @@ class Client:
         self.senders: WeakValueDictionary[str, Sender] = WeakValueDictionary()
         # These senders come from loops that have ended. This loop may have one of the same key.
         self.adopted: WeakSet[Sender] = WeakSet()
-        self.ended = False  # `close` was called
+        self.ended = False  # `close` was called; see `Lifecycle.handed_over` for its sessions
         self.of_portal = self.loop is portal_loop()
         self._session_count = 0
         self.nodes: dict[Endpoint, Node] = {}
@@ -93,18 +93,18 @@ class Client:
         self._session_count += 1
         return f"{self.id}.{self._session_count}{SHARDED if self.topology.sharded else ''}"
 
-    def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
+    def lost(self, node: Node, calls: list[Call], error: Exception) -> None:
         """A connection is lost: its calls are sent by another one, if they may be retried."""
         self.nodes = {server: other for server, other in self.nodes.items() if other is not node}
-        self.availability.suspects[node.endpoint] = lost
+        self.availability.suspects[node.endpoint] = error
         with self.sending.putting_off(calls):
             while calls:
                 if TELEMETRY.on:
                     seconds = self.loop.time() - calls[0].sent
-                    note_call(self.topology, node.endpoint, lost, seconds)
-                self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, lost)
+                    note_call(self.topology, node.endpoint, error, seconds)
+                self.reconnection.reroute(calls[0]._replace(there=None), node.endpoint, error)
                 del calls[0]
-        self.subscriptions.lost(node.endpoint, replaced=isinstance(lost, DEMOTED))
+        self.subscriptions.lost(node.endpoint, replaced=isinstance(error, DEMOTED))
         for sender in [sender for sender in self.senders.values() if sender.node is node]:
             sender.doubt()
 

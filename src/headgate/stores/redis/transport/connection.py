@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
     def write(self) -> None:
         """Write the buffered commands with one system call.
 
-        Meanwhile the garbage collector may release permits. The loop writes their commands, too.
+        Meanwhile the garbage collector may release permits. The next round writes their commands.
         """
         while commands := self._buffered:
             self._buffered = []

@@ -88,7 +88,7 @@ def chain(lost: BaseException | None) -> Iterator[BaseException]:
         lost = lost.__cause__ or lost.__context__
 
 
-def words(lost: BaseException) -> str:
+def failure_text(lost: BaseException) -> str:
     """The failure in the server's words or in headgate's."""
     if any(wants_login(f"{each}") for each in chain(lost)):
         return WANTS_LOGIN
@@ -103,14 +103,14 @@ def words(lost: BaseException) -> str:
 def shown_cause(lost: BaseException) -> BaseException:
     """`lost`, or a substitute if its text repeats a login."""
     repeats = any(REPEATED in f"{each}" for each in chain(lost))
-    return NotThereError(words(lost)) if repeats else lost
+    return NotThereError(failure_text(lost)) if repeats else lost
 
 
 def cannot(topology: object, lost: BaseException) -> StoreError:
     error = StoreError(
-        f"The Redis server at {topology} cannot be asked ({words(lost)}). It may have run the "
-        "last call; headgate returns the permits of that call as soon as it answers. Check that "
-        "it runs, can be reached and accepts the login.",
+        f"The Redis server at {topology} cannot be asked ({failure_text(lost)}). It may have run "
+        "the last call; headgate returns the permits of that call as soon as it answers. Check "
+        "that it runs, can be reached and accepts the login.",
         reason_of(lost),
     )
     error.__cause__ = shown_cause(lost)

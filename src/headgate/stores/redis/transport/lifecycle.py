@@ -44,7 +44,7 @@ class Lifecycle:
         self._client = client
         self.keeper = keeper
         # The portal has taken over the sessions' permits and the operations that they must deliver.
-        self.ended = False
+        self.handed_over = False
         # `end` holds this lock. It is reentrant: a signal handler may end the client, too.
         self._ending = threading.RLock()
         # The loop did not run when the client ended: its tasks never end by themselves.
@@ -95,11 +95,11 @@ class Lifecycle:
         taken over.
         """
         with self._ending:
-            if not self.ended:
+            if not self.handed_over:
                 self.abandoned = not self._client.loop.is_running()
                 self._client.close()
                 self.keeper.take_over(self._client)
-                self.ended = True
+                self.handed_over = True
 
     async def _drain(self) -> None:
         try:

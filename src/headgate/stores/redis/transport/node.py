@@ -136,7 +136,7 @@ class Resending(Protocol):
     def put_off(self, sender: Sender) -> None: ...
 
 
-class Router(Protocol):
+class NodeClient(Protocol):
     """The part of the client that a node uses."""
 
     loop: asyncio.AbstractEventLoop
@@ -148,7 +148,7 @@ class Router(Protocol):
     def reconnection(self) -> Retrying: ...
     @property
     def sending(self) -> Resending: ...
-    def lost(self, node: Node, calls: list[Call], lost: Exception) -> None: ...
+    def lost(self, node: Node, calls: list[Call], error: Exception) -> None: ...
     def leave(self, node: Node) -> None: ...
 
 
@@ -219,7 +219,9 @@ class Postponed:
 
 
 class Node:
-    def __init__(self, client: Router, endpoint: Endpoint, connection: AbstractConnection) -> None:
+    def __init__(
+        self, client: NodeClient, endpoint: Endpoint, connection: AbstractConnection
+    ) -> None:
         self.endpoint = endpoint
         # The garbage collector may release permits in the middle of sending. Their calls must not
         # be sent in between.
@@ -353,7 +355,7 @@ class Node:
             else:
                 self.answer(call, reply)
         except BaseException:  # of a signal handler
-            if type(call) is Call:
+            if isinstance(call, Call):
                 self.client.sending.put_off(call.sender)
             raise
 
@@ -496,7 +498,7 @@ class Node:
         self.postponed.withdraw(sender)
         calls = self.calls
         self.calls = deque(
-            call for call in calls if not (type(call) is Call and call.sender is sender)
+            call for call in calls if not (isinstance(call, Call) and call.sender is sender)
         )
         # After a redirection, the sender's node may be another one.
         if sender.node is self or len(self.calls) < len(calls):

@@ -31,7 +31,7 @@ class Outages:
     def __init__(self, store: str) -> None:
         # A server of the store has answered this process.
         self.met = False
-        self.since: dict[Hashable, float] = {}  # The begin of each present outage.
+        self.present: dict[Hashable, float] = {}  # The begin of each present outage.
         self._last: dict[Hashable, float] = {}  # The last failure of each part.
         self._looked: dict[Hashable, float] = {}  # The last check of each part was scheduled then.
         self._store = store
@@ -40,7 +40,7 @@ class Outages:
         """Log `error` if it is the first of an outage."""
         self._last[part] = now = monotonic()
         # Of several threads, only the one that stored its `now` logs the error.
-        if self.since.setdefault(part, now) is now:
+        if self.present.setdefault(part, now) is now:
             where, text = self._name_of(part), f"{error}"  # a record would keep the error's frames
             message = "%s Acquires raise StoreError until it answers again."
             log(logging.WARNING, message, text, kind="store_away", name=where, every_time=True)
@@ -52,19 +52,19 @@ class Outages:
     def ends(self, part: Hashable, loop: AbstractEventLoop) -> None:
         """A call was answered. The outage ends if no call fails in the next CALM seconds."""
         now = monotonic()
-        if part in self.since and now - self._looked.get(part, 0.0) > CALM:
+        if part in self.present and now - self._looked.get(part, 0.0) > CALM:
             self._looked[part] = now
             loop.call_later(CALM, self._look, part)
 
     def _look(self, part: Hashable) -> None:
         now = monotonic()
-        if now - self._last[part] >= CALM and (since := self.since.pop(part, None)) is not None:
+        if now - self._last[part] >= CALM and (since := self.present.pop(part, None)) is not None:
             where, away = self._name_of(part), now - since
             message = "The Redis server at %s answers again, after %.1f s."
             log(
                 logging.WARNING,
                 message,
-                # Behind two parts, the sentence continues with a comma.
+                # The name of a part has two halves, so a comma follows it.
                 *(where if part is None else f"{where},", away),
                 kind="store_back",
                 name=where,

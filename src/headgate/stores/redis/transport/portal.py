@@ -152,9 +152,9 @@ class Portal:
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the result of `work`: see `answer`."""
-        return self.answer(Call(work))
+        return self.answer(BlockingCall(work))
 
-    def answer(self, call: Call[T], timeout: float | None = None) -> T:
+    def answer(self, call: BlockingCall[T], timeout: float | None = None) -> T:
         """Return the result of the task of `call`. Raise Empty after `timeout` seconds.
 
         An exception that a signal handler raises here cancels the task.
@@ -196,14 +196,7 @@ class Portal:
             self.loop.close()
         elif self._running.locked():
             with suppress(Empty):
-                self.answer(Call(end_clients), CLOSING)
-
-    def stop(self) -> None:
-        """End the loop and its thread."""
-        self.tell(self.loop.stop)
-        with self._running:
-            _threads.discard(self.thread)
-            self._close_pipe()
+                self.answer(BlockingCall(end_clients), CLOSING)
 
     def _close_pipe(self) -> None:
         self.loop.remove_reader(self._wake_reader)
@@ -219,7 +212,7 @@ class Outcome(Generic[T]):
         self.result = None if self.error else task.result()
 
 
-class Call(Generic[T]):
+class BlockingCall(Generic[T]):
     """One blocking call: a thread waits for the result of a task in the loop.
 
     `name` is the name of the queue, for errors. `undo` gets the result if the thread has stopped
@@ -385,11 +378,11 @@ def check_thread() -> None:
 def blocking(
     work: Callable[[], Coroutine[Any, Any, T]], name: str, undo: Callable[[T], object] | None = None
 ) -> T:
-    """Return the result of `work`: see `Call` and `answer_of`."""
-    return answer_of(Call(work, name, undo))
+    """Return the result of `work`: see `BlockingCall` and `answer_of`."""
+    return answer_of(BlockingCall(work, name, undo))
 
 
-def answer_of(call: Call[T]) -> T:
+def answer_of(call: BlockingCall[T]) -> T:
     """Return the result of the task of `call`.
 
     Raise StoreError in the portal's own thread, and RuntimeError in a child that was forked

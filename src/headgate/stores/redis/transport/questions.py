@@ -140,7 +140,7 @@ async def persistently(
             if is_final(error):
                 break
     assert trouble is not None
-    raise error_of(place or topology, call, trouble)
+    raise store_error_of(place or topology, call, trouble)
 
 
 def is_final(error: Exception) -> bool:
@@ -184,7 +184,7 @@ async def scan_one(server: Endpoint, pattern: str) -> set[str]:
                 return found
 
 
-def error_of(place: object, call: str, trouble: Exception) -> StoreError:
+def store_error_of(place: object, call: str, trouble: Exception) -> StoreError:
     if isinstance(trouble, ResponseError):
         return refused(place, f"{call}/", str(trouble), trouble)
     return cannot(place, trouble)

@@ -223,8 +223,7 @@ class Reconnection:
 
     def halt(self) -> None:
         """Stop the timer: its loop may go on running. The calls' senders go on elsewhere."""
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._cancel_deadline()
         self.unrouted.clear()
 
 

@@ -50,16 +50,11 @@ def watch_child() -> None:
 
     Each such child has imported the module already, so this function never imports it.
     """
-    util, process = (
-        sys.modules.get("multiprocessing.util"),
-        sys.modules.get("multiprocessing.process"),
-    )
-    if (
-        util is None
-        or process is None
-        or process.parent_process() is None
-        or os.getpid() in _watched
-    ):
+    util = sys.modules.get("multiprocessing.util")
+    process = sys.modules.get("multiprocessing.process")
+    if util is None or process is None or process.parent_process() is None:
+        return
+    if os.getpid() in _watched:
         return
     _watched.add(os.getpid())
     if util.is_exiting():
@@ -93,7 +88,8 @@ def deliver(until: float) -> None:
 
     Report on stderr those that are not.
     """
-    if portal_loop() is not None or any(not client.lifecycle.ended for client in snapshot(CLIENTS)):
+    handed_over = all(client.lifecycle.handed_over for client in snapshot(CLIENTS))
+    if portal_loop() is not None or not handed_over:
         report(portal().run(lambda: _deliver(until)))
 
 

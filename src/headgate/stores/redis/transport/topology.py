@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError
 
 from headgate.stores.redis.transport.endpoint import Endpoint
-from headgate.stores.redis.transport.failures import NotThereError, words
+from headgate.stores.redis.transport.failures import NotThereError, failure_text
 from headgate.stores.redis.transport.tasks import NoAnswerError, first_answer
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class Sentinel(Topology):
         The one that answers is asked last the next time. So headgate does not rely for ever on a
         Sentinel that lags behind.
         """
-        sentinel, address = await answer_of(
+        sentinel, address = await ask_in_turn(
             self._sentinels, self._named_by, "Sentinel", f"a service named {self._service!r}"
         )
         last = self._sentinels.index(sentinel) + 1
@@ -177,7 +177,7 @@ class Cluster(Topology):
             *CHANCE.sample(known, len(known)),
             *CHANCE.sample(self._seeds, len(self._seeds)),
         ]
-        source, ranges = await answer_of(
+        source, ranges = await ask_in_turn(
             sorted(shuffled, key=suspects.__contains__),
             self._slots_at,
             "server",
@@ -202,7 +202,7 @@ def slot_of(key: str) -> int:
     return int(key_slot(key.encode()))
 
 
-async def answer_of(
+async def ask_in_turn(
     servers: Sequence[Endpoint],
     ask: Callable[[Endpoint], Coroutine[Any, Any, T | None]],
     kind: str,
@@ -222,7 +222,7 @@ async def answer_of(
     if len(silent) < len(troubles):
         reasons.append(f"no {kind} knows {what}")
     if silent:
-        named = [f"{server.place} ({words(trouble)})" for server, trouble in silent.items()]
+        named = [f"{server.place} ({failure_text(trouble)})" for server, trouble in silent.items()]
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
         reasons.append(
             f"{len(silent)} of {len(troubles)} {kind}s could not be asked, "

@@ -67,19 +67,16 @@ def topology_of(where: Any) -> Topology:
 def of_url(where: str) -> Topology:
     scheme = where.partition("://")[0]
     form = scheme.partition("+")[2]
-    topology, query = None, query_of(where)
+    query = query_of(where)
     if query is not None:
         check_parameters(query, scheme)
         # The wrong part may belong to a password, so the error of the parser is not shown.
         with suppress(ValueError, TypeError, redis.RedisError):
-            topology = READERS[form](where)
-    if topology is None:
-        raise ValueError(
-            f"store='{scheme}://...' is not a URL that headgate can read; write it as "
-            f"{FORMS[form]}, with what is special in a password percent-encoded "
-            "(urllib.parse.quote)."
-        )
-    return topology
+            return READERS[form](where)
+    raise ValueError(
+        f"store='{scheme}://...' is not a URL that headgate can read; write it as {FORMS[form]}, "
+        "with what is special in a password percent-encoded (urllib.parse.quote)."
+    )
 
 
 def query_of(where: str) -> str | None:
