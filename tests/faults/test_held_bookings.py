@@ -76,7 +76,7 @@ async def asleep(limiter: Limiter) -> list[asyncio.Task[Permit]]:
     await limiter.acquire()
     callers = [asyncio.create_task(enter(limiter)) for _ in range(2)]
     await waiting(limiter, 1)
-    assert len(loop_session_of(limiter).traffic.reserved.queue) == 1
+    assert len(loop_session_of(limiter).traffic.reserved.sleepers) == 1
     return callers
 
 
@@ -100,7 +100,7 @@ async def test_a_caller_with_a_reservation_waits_again_in_front_when_another_pro
     numbers = [member.split(":")[1] for member in members_of(admin, name) if ":" in member]
     assert numbers == ["2", "3"]
     assert list(loop_session_of(there).traffic.waiting) == [2, 3]
-    assert not loop_session_of(there).traffic.reserved.queue
+    assert not loop_session_of(there).traffic.reserved.sleepers
     await gone(callers, here)
     assert used(await here.astatus()) == [0]  # of the bucket as it will be when the pause is over
 
@@ -119,7 +119,8 @@ async def test_callers_with_reservations_wait_again_in_the_order_of_their_grants
         await asyncio.sleep(0)
         await limiter.astatus()  # arrives behind it
     assert (
-        sum(len(loop_session_of(limiter).traffic.reserved.queue) for limiter in (here, there)) == 4
+        sum(len(loop_session_of(limiter).traffic.reserved.sleepers) for limiter in (here, there))
+        == 4
     )
 
     await there.apause(PAUSE)
@@ -156,15 +157,14 @@ async def test_a_session_learns_of_a_pause_while_a_call_is_in_flight(
     while its.traffic.sent is None:  # noqa: ASYNC110 - there is no event: it is to be seen before the reply is there
         await asyncio.sleep(0)
 
-    its.on_notification(
-        f"{id_of(its)} {its.machine.numbering.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
-    )
+    server_time = its.machine.numbering.last_reply.server_time
+    its.on_notification(f"{id_of(its)} {server_time} -1 !{round(PAUSE * 1_000_000)}")
 
     assert paused(its)
-    assert not its.traffic.reserved.queue
+    assert not its.traffic.reserved.sleepers
     await looks
     await eventually(
-        lambda: its.traffic.reserved.queue
+        lambda: its.traffic.reserved.sleepers
     )  # the server knows nothing of that pause, and the new grant is not given back
     await gone(callers, here)
 
@@ -177,13 +177,13 @@ async def test_a_former_grant_that_arrives_again_is_no_new_one(
     """
     callers = await asleep(there)
     its = loop_session_of(there)
-    _, pending, grant = its.traffic.reserved.queue[0]
+    _, pending, grant = its.traffic.reserved.sleepers[0]
 
     await there.apause(PAUSE)
     its.on_notification(f"{id_of(its)} {grant.t} -1 {pending.number} 1 0 {grant.fence - grant.t} 0")
     await waiting(here, 2)
 
-    assert not its.traffic.reserved.queue
+    assert not its.traffic.reserved.sleepers
     assert [caller.done() for caller in callers] == [False, False]
     await gone(callers, here)
 
@@ -216,7 +216,7 @@ async def test_a_caller_with_a_reservation_waits_through_a_pause_no_longer_than_
     caller = asyncio.create_task(queue_of(there).acquire(Request({}, round(AHEAD * 1_000_000))))
     await asyncio.sleep(0)
     await there.astatus()
-    (_, pending, _), *_ = loop_session_of(there).traffic.reserved.queue
+    (_, pending, _), *_ = loop_session_of(there).traffic.reserved.sleepers
     pending.request = Request({}, round(max_sleep * 1_000_000))  # as if so much less of it was left
 
     await here.apause(PAUSE)
@@ -242,7 +242,7 @@ async def test_a_caller_that_has_lost_its_reservation_in_a_pause_waits_behind_th
     callers = [asyncio.create_task(enter(there)) for _ in range(2)]
     await waiting(there, 1)
     its = loop_session_of(there)
-    admin.zrem(f"headgate:{{{name}}}:who", f"+{its.traffic.reserved.queue[0][1].caller}")
+    admin.zrem(f"headgate:{{{name}}}:who", f"+{its.traffic.reserved.sleepers[0][1].caller}")
 
     await here.apause(PAUSE)
     await waiting(here, 2)
@@ -280,9 +280,8 @@ async def test_a_reservation_given_back_while_the_server_goes_away_is_free_when_
     looks = asyncio.create_task(limiter.astatus())
     await eventually(lambda: its.traffic.sent is not None)
 
-    its.on_notification(
-        f"{id_of(its)} {its.machine.numbering.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
-    )
+    server_time = its.machine.numbering.last_reply.server_time
+    its.on_notification(f"{id_of(its)} {server_time} -1 !{round(PAUSE * 1_000_000)}")
     proxy.refuses = True
     proxy.reset()
     outcomes = await soon(asyncio.gather(looks, *callers, return_exceptions=True))

@@ -59,7 +59,8 @@ def queue_in(store: RedisStore, queue: RedisQueue) -> RedisQueue:
     its.acquire = its.routing.acquire
     its.issuer = PermitIssuer(its.name, its.key, its.limits, its.routing, its.change)
     its.threads, former = Threads(its, store), queue.threads
-    its.threads.no_fast_path, its.threads._warned = former.no_fast_path, former._warned
+    its.threads.no_fast_path_until = former.no_fast_path_until
+    its.threads._warned = former._warned
     its.limits._history = deepcopy(queue.limits._history)
     return its
 

@@ -303,7 +303,7 @@ RECOVERY: dict[tuple[type, str], Any] = {
     (Recovery, "doubt"): lambda its, now: None,
     (Recovery, "_end"): lambda its, session, now: [],
     (NextCall, "_received"): lambda its, waits, now: (
-        f"{its._last_reply.number} ok {its._last_reply.server}" if waits else "0"
+        f"{its._last_reply.number} ok {its._last_reply.server_time}" if waits else "0"
     ),
 }
 

@@ -247,7 +247,7 @@ def planned() -> Counter[str]:
 
 def moments_of(session: Session) -> list[str]:
     """The moments that the callers of a session wait for."""
-    asleep = session.traffic.reserved.queue
+    asleep = session.traffic.reserved.sleepers
     moments = {
         "the next poll": session.polls.moment,
         "the moment of a grant": asleep[0][0] if asleep else inf,

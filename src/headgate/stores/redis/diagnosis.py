@@ -17,7 +17,7 @@ from headgate.gate.compile import read_program
 from headgate.keys import title
 from headgate.stores.limit_history import HOLD
 from headgate.stores.redis.listing import encoded_names
-from headgate.stores.redis.members import read_members
+from headgate.stores.redis.members import moment, read_members
 from headgate.stores.redis.protocol.former import last_replaced
 from headgate.stores.redis.protocol.members import HOLDING, WAITING
 from headgate.stores.redis.transport.endpoint import LOST
@@ -106,7 +106,7 @@ def state_findings(place: str, found: Probed) -> Iterator[Finding]:
     if not isinstance(refusal, RedisError) or found.is_missing("hset"):
         return
     text = str(refusal)
-    # The probe lacks an argument, so a server that accepts writes says that, or MOVED. redis-py
+    # The probe lacks an argument, and a server that accepts writes says so, or says MOVED. redis-py
     # leaves out the word MOVED: the text begins with the number of the slot.
     if "wrong number of arguments" in text or text.partition(" ")[0].isdecimal():
         return
@@ -139,7 +139,7 @@ def right_findings(place: str, found: Probed) -> Iterator[Finding]:
 def unneeded(found: Probed) -> set[str]:
     """The rights that headgate does not need on this server: those of scripts, or of functions.
 
-    It needs one of the two, and prefers functions.
+    It needs one of the two. If neither works, the user should get the rights of functions.
     """
     if found.works(FUNCTIONS):
         return {*SCRIPTS}
@@ -230,7 +230,7 @@ async def findings_of(topology: Topology, names: Sequence[str]) -> list[Finding]
         key, who = f"headgate:{{{name}}}", f"headgate:{{{name}}}:who"
         questions.append((key, ("HMGET", key, "limits", "former")))
         questions.append((key, ("ZCOUNT", who, "0", str(now))))  # sessions that have expired
-        questions.append((key, ("ZCOUNT", who, WAITING[0], HOLDING[1])))
+        questions.append((key, ("ZCOUNT", who, WAITING[0], HOLDING[1])))  # waiters and holders
     replies = await replies_to(topology, "doctor", questions)
     findings: list[Finding] = []
     each = zip(names, replies[::3], replies[1::3], replies[2::3], strict=True)
@@ -244,7 +244,7 @@ async def findings_of(topology: Topology, names: Sequence[str]) -> list[Finding]
 
 async def now_of(topology: Topology, name: str) -> int:
     (reply,) = await replies_to(topology, "doctor", [(f"headgate:{{{name}}}", ("TIME",))])
-    return int(reply[0]) * 1_000_000 + int(reply[1])
+    return moment(reply)
 
 
 def declaration_findings(name: str, limits: str, former: str, now: int) -> Iterator[Finding]:

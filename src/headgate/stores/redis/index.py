@@ -46,8 +46,7 @@ class Store(Protocol):
 class Refresher:
     """The refreshes of one client. For its transport, this is a `Sender`."""
 
-    optional = True
-    waits = False
+    optional, waits = True, False  # a `Sender` without callers
 
     def __init__(
         self, client: Client, store: Callable[[], Store | None], named: dict[str, float]
@@ -78,7 +77,8 @@ class Refresher:
 
     def note_new(self, session: LoopSession) -> None:
         name = base_of(session.queue.name)
-        # A session that has acquired shows that the name is used. Any other gives way to a new one.
+        # One session that has acquired shows that the name is used. Until there is one, note the
+        # newest.
         if name not in self._new or not self._new[name].last_acquire:
             self._new[name] = session.machine.numbering
 
@@ -198,7 +198,9 @@ class Refresher:
             self._client.topology.indexes = False
 
     def _note_label_key(self, reply: Any) -> None:
-        """Note the key that got a label: later refreshes of the label name only this key."""
+        """Note the key that got a label: later refreshes of the label name only this key. The reply
+        is the key's number, from 1 on.
+        """
         sent, self._sent = self._sent, None
         if sent is not None and len(sent.keys) > 1 and reply in range(1, len(sent.keys) + 1):
             self._label_keys[sent.members[0][:ID]] = (sent.keys[reply - 1],)

@@ -26,19 +26,19 @@ class LimitSync:
     def __init__(self, name: str, declared: Declaration) -> None:
         self.name = name
         self.declared = declared
-        # The statement of the next acquire about the limits (operations.py). ASKED until an acquire
-        # declares some. DECLARED or UPDATED until a call has brought them to the server. From then
-        # on KNOWN.
+        # The next acquire states this about the limits (operations.py). ASKED until an acquire
+        # declares some. DECLARED or UPDATED until a call has brought them to the server. Then
+        # KNOWN.
         self.declares = ASKED
         # The limits that a reply named while `declares` is ASKED.
         self._in_store: Declaration | None = None
         self._history = Declarations()
-        # Our limits, if another process has replaced them. From `_held_until` on, an acquire may
+        # Our limits, if another process has replaced them. Until `_held_until`, no acquire may
         # declare them again.
         self._turned_down: Declaration | None = None
         self._held_until = 0.0
-        # From this moment on, a session declares them again without an acquire. Infinity: it does
-        # not, because there are none or an update holds.
+        # When a session declares them again, even without an acquire. Infinity: never, because
+        # there are none or an update holds.
         self.moment = inf
 
     @property
@@ -48,7 +48,9 @@ class LimitSync:
     @property
     def present(self) -> Declaration:
         """The limits of the store, as far as is known, until this process declares its own."""
-        return (self._in_store if self.declares == ASKED else None) or self.declared
+        if self._in_store is not None and self.declares == ASKED:
+            return self._in_store
+        return self.declared
 
     def follow(self, declared: Declaration) -> None:
         """An acquire declares limits."""
@@ -64,11 +66,11 @@ class LimitSync:
         return declared if self._may_declare(declared) else self.declared
 
     def _may_declare(self, declared: Declaration) -> bool:
-        program, present, turned_down = declared.program, self.declared.program, self._turned_down
+        program, ours, turned_down = declared.program, self.declared.program, self._turned_down
         if turned_down and turned_down.program == program and monotonic() < self._held_until:
             return False
-        unchanged = program == present and self.declares != ASKED
-        return not (unchanged or self._history.overruled(program, present))
+        unchanged = program == ours and self.declares != ASKED
+        return not (unchanged or self._history.overruled(program, ours))
 
     def limits_for_call(
         self, asks: bool, operations: Sequence[Operation]
@@ -143,15 +145,15 @@ class LimitSync:
             self.declared, self.declares = declared, KNOWN if known else ASKED
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> str:
-        """Declare limits that overrule all others. Return the text of those that this process has
-        declared last: the server may never have seen them.
+        """Declare limits that overrule all others. Return the limits that this process declared
+        last, as text: the call names them, because the server may never have seen them.
         """
         # The update overrules the limits in the code, too, even if no acquire has declared them.
         if former is not None or self.declares == ASKED:
             self._history.declare((former or self.declared).program)
         history, program = self._history, declared.program
         history.update(program)
-        # `history.update` has set this, but another thread may have set it again since.
+        # Another thread may have updated meanwhile. This names the limits that are set below.
         history.overruling = program
         self._turned_down, self.moment = None, inf
         self.declared, self.declares = declared, UPDATED

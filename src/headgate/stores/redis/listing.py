@@ -24,7 +24,7 @@ TIMEOUT = 2.0  # seconds that servers get to answer for the names in `among`
 
 
 class RedisLists:
-    """`blocking` gets the name of a call, for errors. Such a name ends with "/" (`title`)."""
+    """The lists of one store. Errors name the call: such a name ends with "/" (`title`)."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -75,7 +75,7 @@ class RedisLists:
 
 
 async def encoded_names(topology: Topology, call: str) -> list[str]:
-    """The names in the index. Those of classics are among them: `Semaphore/name`."""
+    """The names in the index, also those of classics (`Semaphore/name`)."""
     every = "ZRANGEBYSCORE", NAMES, "-inf", "+inf", "WITHSCORES"
     time, members = await replies_to(topology, call, [(NAMES, ("TIME",)), (NAMES, every)])
     return living(members, int(time[0]))

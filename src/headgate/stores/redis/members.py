@@ -57,14 +57,14 @@ async def read_members(topology: Topology, name: str) -> Members:
     now = moment(time)
     labels = await read_labels(topology, int(time[0])) if holders or waiters else {}
     sessions = {session_of(member) for member, _ in pairs(waiters)}
-    scores = [(who, ("ZSCORE", who, session)) for session in sessions]
-    ends = await replies_to(topology, call, scores) if scores else []
+    questions = [(who, ("ZSCORE", who, session)) for session in sessions]
+    scores = await replies_to(topology, call, questions) if questions else []
     # A session without a score is unknown by now.
-    lives = {session: float(end or 0) for session, end in zip(sessions, ends, strict=True)}
+    ends = {session: float(score or 0) for session, score in zip(sessions, scores, strict=True)}
     reader = MemberReader(declared_in(program), labels, now)
     return Members(
         reader.holders(pairs(holders)),
-        reader.waiters(pairs(waiters), lives),
+        reader.waiters(pairs(waiters), ends),
         holding,
         waiting,
     )
@@ -103,8 +103,8 @@ def declared_in(fields: list[bytes | None]) -> Declaration:
 
 
 async def read_labels(topology: Topology, now: int) -> dict[str, Label]:
-    """The labels of all clients, by the beginnings of the ids of their sessions. If the user may
-    not read the index, there are none.
+    """The labels of all clients at `now`, in seconds, by the beginnings of the ids of their
+    sessions. If the user may not read the index, there are none.
     """
     every = "-inf", "+inf", "WITHSCORES"
     try:
@@ -139,13 +139,13 @@ class MemberReader:
         )
 
     def waiters(
-        self, found: Iterable[tuple[str, float]], lives: dict[str, float]
+        self, found: Iterable[tuple[str, float]], ends: dict[str, float]
     ) -> tuple[Waiter, ...]:
         return tuple(
             Waiter(
                 *self._common(member),
                 position,
-                self._alive_for(lives[session_of(member)]),
+                self._alive_for(ends[session_of(member)]),
                 seconds_since(waits_since(score), self._now),
             )
             for position, (member, score) in enumerate(found)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PermitIssuer:
-    """Permits call it. For the fast path, it is a `FastIssuer`."""
+    """The part of a queue that its permits call. The fast path knows it as a `FastIssuer`."""
 
     def __init__(
         self,

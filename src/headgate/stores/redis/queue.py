@@ -51,7 +51,7 @@ class Store(FastPaths, Protocol):
 
 
 class RedisQueue:
-    enter = enter_task = staticmethod(not_at_once)  # only the server decides
+    enter = enter_task = staticmethod(not_at_once)  # no caller enters without the server
 
     def __init__(self, store: Store, name: str, declared: Declaration) -> None:
         self.name = name
@@ -84,10 +84,7 @@ class RedisQueue:
     # Limits from the store ------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
-        """The limits in the store.
-
-        If they are not those that the call names, the session takes them from the reply.
-        """
+        """The limits in the store: if they are others, the session notes those of the reply."""
         if not self.limits.has_limits:
             check_known(self.name, await self.routing.session().ask(AskDeclared()))
         return self.limits.present
@@ -110,12 +107,10 @@ class RedisQueue:
 
         def on_reply(answer: Outcome) -> None:
             try:
-                if isinstance(answer, StoreError):
-                    raise answer
-                check_known(self.name, cast("Answer", answer), in_use)
-            except HeadgateError as unknown:
+                check_known(self.name, answer, in_use)
+            except HeadgateError as error:
                 name = title(self.name)
-                log(logging.WARNING, "%s of %s has not happened: %s", call, name, unknown)
+                log(logging.WARNING, "%s of %s has not happened: %s", call, name, error)
             else:
                 act()
 
@@ -132,7 +127,7 @@ class RedisQueue:
         if isinstance(change, Pause):
             until = monotonic() + change.time / 1_000_000
             # Until then, no fast path: an acquire on its connection could overtake this pause.
-            self.threads.no_fast_path = max(self.threads.no_fast_path, until)
+            self.threads.no_fast_path_until = max(self.threads.no_fast_path_until, until)
         self.routing.post(self._begin(change, until))
 
     async def achange(self, change: Change) -> None:
@@ -153,7 +148,7 @@ class RedisQueue:
             case Pause(time=time):
                 return operations.Pause(time, until=until)
             case Resume():
-                self.threads.no_fast_path = 0.0
+                self.threads.no_fast_path_until = 0.0
                 return operations.Resume(until=until)
             case Reset():
                 return operations.Reset(until=until)
@@ -178,7 +173,7 @@ class RedisQueue:
         Give back the permits of tasks that will never run again.
         """
         former = session.client
-        abandoned = former.loop if former.lifecycle.abandoned else None
+        abandoned = former.loop if former.lifecycle.abandoned else None  # open, but never runs
         for permit in self._inside.left_behind(abandoned):
             permit.release()
         session.move(self._store.client())
@@ -191,7 +186,7 @@ class RedisQueue:
         permit = await session.acquire(request, enters=True)
         if permit.held:
             self._inside.note_entry(permit, session.client.task)
-        else:
+        else:  # these limits hold no permits
             self._inside.note_pass()
 
     def enter_sync(self, request: Request) -> None:
@@ -211,9 +206,10 @@ class RedisQueue:
 
     async def atake(self, request: Request) -> Permit | Refusal:
         """Acquire without a wait. A refusal is returned, not raised."""
-        rest = request.retry_for, request.raises, request.closing
+        retry_for, raises, closing = request.retry_for, request.raises, request.closing
+        attempt = Try(request.units, 0, retry_for=retry_for, raises=raises, closing=closing)
         try:
-            return await self.acquire(Try(request.units, 0, None, None, *rest))
+            return await self.acquire(attempt)
         except MaxSleepExceededError as refused:
             return Refusal(refused.retry_after)
 
@@ -282,10 +278,12 @@ class Callback:
         pass
 
 
-def check_known(name: str, answer: Answer, in_use: bool = False) -> None:
-    """Raise an error if the name has no limits.
+def check_known(name: str, answer: Outcome, in_use: bool = False) -> None:
+    """Raise the error of a failed question, or UnknownLimiterError if the name has no limits.
 
     `in_use`: a state is enough, even if no process has declared limits.
     """
-    if answer == UNKNOWN or not (answer.number or in_use):
+    if isinstance(answer, StoreError):
+        raise answer
+    if answer == UNKNOWN or not (in_use or cast("Answer", answer).number):
         raise unknown_limiter(name)

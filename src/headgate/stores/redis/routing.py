@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headgate.errors import StoreError
 from headgate.keys import title
 from headgate.stores.context_stack import current_caller
-from headgate.stores.redis.session.acquires import settle
-from headgate.stores.redis.session.loop_session import Home, LoopSession
+from headgate.stores.redis.session.acquires import resolve
+from headgate.stores.redis.session.loop_session import LoopSession, SessionQueue
 from headgate.stores.redis.session.pause_watch import PauseWatch
 from headgate.stores.redis.transport.portal import NoPortalError, portal, portal_loop
 from headgate.stores.redis.transport.shutdown import report
@@ -37,16 +37,16 @@ ENDED = "this process has closed its connections."
 class Sessions(Protocol):
     """The store, as the sessions of a queue see it."""
 
-    def session(self, queue: Home) -> LoopSession: ...
-    def known_session(self, queue: Home, loop: AbstractEventLoop) -> LoopSession | None: ...
+    def session(self, queue: SessionQueue) -> LoopSession: ...
+    def known_session(self, queue: SessionQueue, loop: AbstractEventLoop) -> LoopSession | None: ...
     def end_closed(self) -> None: ...
-    def queues(self) -> Iterable[Home]: ...
+    def queues(self) -> Iterable[SessionQueue]: ...
 
 
 class Routing:
     """The sessions of one queue, by event loop."""
 
-    def __init__(self, queue: Home, store: Sessions) -> None:
+    def __init__(self, queue: SessionQueue, store: Sessions) -> None:
         self._queue = queue
         self._store = store
         self.last: LoopSession | None = None  # the session that was used last
@@ -77,7 +77,7 @@ class Routing:
         return (session and session.client.task) or current_caller()
 
     def leave_closed(self) -> None:
-        """Hand over the sessions of closed loops to the portal.
+        """Drop the sessions of closed loops: the portal takes them over with their clients.
 
         A single session needs no check: it is that of the caller, whose loop runs.
         """
@@ -145,11 +145,11 @@ class Routing:
 
         A key has no keys of its own, so its pause changes no other queue.
         """
-        whole = self._queue
-        if whole.whole is None and whole.pause.note(server_now, left, monotonic(), asked_at):
-            for queue in self._store.queues():
-                if queue.whole is whole:
-                    queue.routing.note_whole_pause()
+        queue = self._queue
+        if queue.whole is None and queue.pause.note(server_now, left, monotonic(), asked_at):
+            for other in self._store.queues():
+                if other.whole is queue:
+                    other.routing.note_whole_pause()
 
     def note_whole_pause(self) -> None:
         """The pause of the whole limiter has begun or ended. Each session learns of it."""
@@ -169,7 +169,7 @@ class Routing:
             if self.by_portal(lambda session: session.run([operation])):
                 return
             if operation.asker is not None:
-                settle(operation.asker, StoreError(f"{title(self._queue.name)}: {ENDED}"))
+                resolve(operation.asker, StoreError(f"{title(self._queue.name)}: {ENDED}"))
             else:
                 report([(title(self._queue.name), ENDED, Counter([operation.verb]))])
         elif (session := self._store.known_session(self._queue, loop)) is None:

@@ -25,7 +25,7 @@ from headgate.stores.redis.protocol.calls import keys_of
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session.delivery import Delivery, flush
-from headgate.stores.redis.session.loop_session import Home, LoopSession
+from headgate.stores.redis.session.loop_session import LoopSession, SessionQueue
 from headgate.stores.redis.texts import RedisTexts
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.endpoint import Endpoint
@@ -39,7 +39,7 @@ from headgate.stores.redis.transport.url import topology_of
 from headgate.stores.status import Status
 from headgate.threads import living
 
-FEWEST_QUEUES = 1024  # up to so many queues are kept without a search for idle ones
+FEWEST_QUEUES = 1024  # the store forgets idle queues only if it keeps more than these
 POLL_INTERVAL = 0.005  # seconds between two looks at another loop
 STATUSES = 500  # `astatuses` asks for so many at once, which takes about a tenth of a second
 CLOSING_TIMEOUT = 3.0  # seconds that a loop gets to close, which can take 2 s
@@ -62,10 +62,10 @@ class RedisStore:
         self._most = FEWEST_QUEUES  # if `_kept` has more, idle queues are forgotten
         self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
         self._refreshers: dict[asyncio.AbstractEventLoop, Refresher] = {}
-        self._named: dict[str, float] = {}  # see index.py
+        self._named: dict[str, float] = {}  # when the index last got each name from this process
         self._fast_path: FastPath | None = None
         self._delivery = Delivery()
-        self._written: Written = {}
+        self._written: Written = {}  # where the first limiter of each name was made
         self.silent = False  # a server has not answered the last `read_statuses` in time
         STORES.add(self)
         weakref.finalize(self, retire, self._clients).atexit = False
@@ -83,7 +83,7 @@ class RedisStore:
 
         There is no lock: a signal handler would wait for ever for the thread that it interrupts.
         Threads that are here together share the queue in `_new`. A thread that comes after `pop`
-        has a queue of its own there, and takes the one in `_queues` instead.
+        puts another queue there, but takes the one in `_queues`.
         """
         made = self._new.setdefault(name, RedisQueue(self, name, declared))
         queue = self._queues[name] = self._kept[name] = self._queues.get(name) or made
@@ -126,9 +126,10 @@ class RedisStore:
             self._kept = kept
             self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 
-    def session(self, queue: Home) -> LoopSession:
+    def session(self, queue: SessionQueue) -> LoopSession:
         client = self.client()
         session = client.senders.get(queue.key)
+        # It may belong to a former queue of the name, which this store has forgotten.
         if not isinstance(session, LoopSession) or session.queue is not queue:
             session = client.senders[queue.key] = LoopSession(client, queue)
             # A signal handler may ask before the client has a refresher.
@@ -157,7 +158,9 @@ class RedisStore:
                 self._clients.pop(loop, None)
                 self._refreshers.pop(loop, None)
 
-    def known_session(self, queue: Home, loop: asyncio.AbstractEventLoop) -> LoopSession | None:
+    def known_session(
+        self, queue: SessionQueue, loop: asyncio.AbstractEventLoop
+    ) -> LoopSession | None:
         """The session of `queue` in `loop`. It makes none: a signal handler may ask."""
         client = self._clients.get(loop)
         session = None if client is None or client.closed else client.senders.get(queue.key)
@@ -194,7 +197,7 @@ class RedisStore:
         found = self._fast_path
         if found is None:
             made = FastPath(self.topology)
-            # Python calls no function in this line, so all threads get the first one.
+            # This line calls no function, so no other thread comes in between: the first one stays.
             found = self._fast_path = self._fast_path or made
         return found
 
@@ -223,7 +226,7 @@ class RedisStore:
         return Forgotten(held, waiting, bool(known))
 
     async def encoded_names(self) -> list[str]:
-        """The names in the index. Those of classics are among them."""
+        """The names in the index, also those of classics (`Semaphore/name`)."""
         return await encoded_names(self.topology, "headgate")
 
     async def astatuses(self, names: Sequence[str], timeout: float) -> dict[str, Status | None]:
@@ -308,8 +311,7 @@ async def flush_queues(queues: list[RedisQueue]) -> None:
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
     """Flush in another loop, and return the error.
 
-    The coroutine of `flush_queues` is made in here. So it is never left unawaited, even if the task
-    of this function never begins.
+    `flush_queues` is called in here: if this task never begins, no coroutine is left unawaited.
     """
     return await trouble_of(flush_queues(queues))
 
@@ -320,8 +322,8 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
         await flush_queues(queues)
         return True
     tasks = begin_flush(loop, queues)
-    # The deadline counts from the first look that finds the other loop stopped. The look before it
-    # may be long ago, because our own loop may have stalled since.
+    # The deadline counts from the first look that finds the other loop stopped. Our own loop may
+    # have stalled since the look before.
     deadline = None
     while not loop.is_closed():
         if has_ended(tasks):
@@ -381,7 +383,7 @@ def redis_store(where: Any) -> RedisStore:
         return store_at(topology_of(where))
     try:
         found = _by_client.get(where)
-    except TypeError:  # no key of such a dict, so not a client: `topology_of` raises the error
+    except TypeError:  # it cannot be a key, so it is no client: `topology_of` raises the error
         found = None
     if found is None:
         found = _by_client[where] = store_at(topology_of(where))

@@ -52,7 +52,7 @@ class RedisTexts:
             own = os.getpid(), key
             is_writing, tried = own in self._unwritten, None
             self._unwritten[own] = text
-            if is_writing:  # The other task goes on with this text: two writes could overtake.
+            if is_writing:  # That task goes on with this text: two writes could change places.
                 return
             try:
                 while (latest := self._unwritten[own]) != tried:

@@ -12,7 +12,7 @@ from headgate.permit import Permit
 from headgate.stores.loops import waits_for_ever, warn_of_blocking
 from headgate.stores.redis.fast_path import FastIssuer
 from headgate.stores.redis.routing import Sessions
-from headgate.stores.redis.session.loop_session import Home
+from headgate.stores.redis.session.loop_session import SessionQueue
 from headgate.stores.redis.transport.connection import SILENCE
 from headgate.stores.redis.transport.failures import cannot
 from headgate.stores.redis.transport.portal import BlockingCall, answer_of, blocking, check_thread
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Queue(Home, Protocol):
+class Queue(SessionQueue, Protocol):
     """The queue, as a thread sees it."""
 
     @property
@@ -55,7 +55,7 @@ class Threads:
         self._queue = queue
         self._store = store
         # Until then, an acquire on the fast path could overtake a pause on its way to the server.
-        self.no_fast_path = 0.0
+        self.no_fast_path_until = 0.0
         self._warned = False  # a log line has said that a thread blocks its event loop
 
     check_thread = staticmethod(check_thread)  # for FallbackQueue, which imports no Redis module
@@ -69,7 +69,7 @@ class Threads:
         start = monotonic()
         # If a pause of the whole limiter holds or may hold, the portal's session asks for it.
         passes = self._queue.whole is None or self._queue.pause.passes(start)
-        if start < self.no_fast_path or not passes:
+        if start < self.no_fast_path_until or not passes:
             return None
         permit = self._store.fast_path().acquire(self._queue.issuer, request)
         if permit is not None:
@@ -94,12 +94,13 @@ class Threads:
             on_wait = self._warn_of_blocking if on_wait is None else on_wait
         if on_wait is None:
             return self.blocking(lambda: acquire(request))
+        # The task in the portal calls `say`, which makes this thread call `on_wait`.
         call: BlockingCall[Permit] = BlockingCall(
-            lambda: acquire(with_say), self._queue.name, give_back, on_wait
+            lambda: acquire(request.replaced(request.units, call.say)),
+            self._queue.name,
+            give_back,
+            on_wait,
         )
-        # The task in the portal calls `say`, which makes this thread call `on_wait`. The lambda
-        # runs in `answer_of`, so it finds this variable.
-        with_say = request.replaced(request.units, call.say)
         return answer_of(call)
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:

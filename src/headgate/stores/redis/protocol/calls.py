@@ -39,7 +39,7 @@ class Command(NamedTuple):
     program: str
     session_id: str
     number: int
-    how: int  # the statement about the limits: KNOWN to OFFERED
+    declares: int  # the statement about the limits: KNOWN to OFFERED
     words: tuple[str, ...]
     # It may grant permits to other sessions. Their notifications should leave before the reply: see
     # `Node._ping_first`.
@@ -55,7 +55,7 @@ class Command(NamedTuple):
 def write_call(
     key: str,
     declared: Declaration,
-    how: int,
+    declares: int,
     session_id: str,
     number: int,
     received: str,
@@ -69,12 +69,12 @@ def write_call(
     keys, program = keys_of(key), declared.program
     words = (
         *(str(len(keys)), *keys, program, session_id, str(number)),
-        *(str(how), received, str(flags), str(RESERVE_AHEAD)),
+        *(str(declares), received, str(flags), str(RESERVE_AHEAD)),
         *(write_operations(operations) if operations else ()),
         *write_acquires(acquires),
     )
     script = library().whole if acquires else library().back
-    return Command(script, keys, program, session_id, number, how, words, for_others)
+    return Command(script, keys, program, session_id, number, declares, words, for_others)
 
 
 def words_at_once(
@@ -103,7 +103,7 @@ def keys_of(key: str) -> tuple[str, str]:
 
 
 def write_operations(operations: Sequence[Operation]) -> list[str]:
-    """Alike neighbours are one request."""
+    """Neighbours that are alike are written as one request."""
     words: list[Any] = []
     index = 0
     while index < len(operations):
@@ -138,7 +138,7 @@ def write_acquires(acquires: Sequence[Acquire]) -> list[str]:
 def asks_alike(request: Request, first: Request) -> bool:
     """Whether `request` can be in one operation with `first`, which is mostly the same object.
 
-    One with `on_wait` is the first of its own: the script estimates the wait of the first alone.
+    One with `on_wait` begins an operation: the script estimates only the wait of the first.
     """
     return request.on_wait is None and (
         request is first or write_request(request) == write_request(first)

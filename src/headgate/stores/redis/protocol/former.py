@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# How the present limits were set. The script accepts no replaced declaration while an update holds.
+# The text begins with this if a process declared the present limits, and no update holds.
 AS_DECLARED = "0"
-# Only an update had set limits whose line begins with "+".
+# The line of limits that only an update had set begins with "+".
 LINE = re.compile(r"^(\+?)(\d+) \S+ (.+)$", re.MULTILINE)
 
 

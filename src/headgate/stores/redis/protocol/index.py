@@ -59,8 +59,8 @@ def write_names(names: list[str]) -> list[Refresh]:
 
 
 def write_label(session_id: str, label: Label, keys: tuple[str, ...] = LABELS) -> Refresh:
-    """The call that refreshes the label of a client, or of any session of it. `keys`: that which
-    has it, or those of which one gets it.
+    """The call that refreshes the label of a client, or of any session of it. `keys`: the one that
+    has the label, or those of which one gets it.
     """
     # Of a long name with a domain, the first part tells hosts apart.
     host = label.host if len(label.host) <= HOST else label.host.partition(".")[0]

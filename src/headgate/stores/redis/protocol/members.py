@@ -19,7 +19,7 @@ HOLDERS = -MOST + 2**48  # the score of a holder whose lease ends at 0
 WAITING, HOLDING = ("-inf", str(HOLDERS - 1)), (str(HOLDERS), "-1")
 
 
-PLACE = 16  # microseconds, and one place. Twin: PLACE in prelude.lua
+PLACE = 16  # microseconds for each place. Twin: PLACE in prelude.lua
 # Twins: STEP and COUNT in membership.lua.
 STEP, COUNT = 32_768, 4096
 # Older versions counted places from 1. A place before this moment is one of theirs.
@@ -37,7 +37,7 @@ def pairs(reply: Sequence[bytes]) -> Iterator[tuple[str, float]]:
 def waits_since(score: float) -> int | None:
     """Since when a waiter waits. None: an older version of headgate does not say."""
     place = int(score) + MOST
-    if place < 0:  # the fence of its grant, before a pause
+    if place < 0:  # it was granted before a pause, and has its fence, a moment, as its place
         return place + MOST
     return place * PLACE if place * PLACE >= FIRST else None
 
@@ -55,8 +55,8 @@ def held_since(score: float, lease: int, now: int) -> int | None:
     if score == int(score):  # neither renewed nor shortened
         since = end - lease
         return since if lease and -LATE <= now - since <= lease // 3 + LATE else None
-    # The last 15 bits of `end` have the unit, and the moment of the grant in it, modulo COUNT. The
-    # grant was at the last such moment before `end`.
+    # Of the last 15 bits of `end`, 3 say the unit, and 12 the moment of the grant in that unit,
+    # modulo COUNT. The grant was at the last such moment before `end`.
     scale, rest = divmod(end % STEP, COUNT)
     unit = 20_000 << 3 * scale
     last = end // unit

@@ -75,7 +75,7 @@ class Operation:
 @dataclass(slots=True, eq=False)
 class GivingBack(Operation):
     caller: Caller
-    t: int = 0  # the moment of the grant that a cancel undoes
+    t: int = 0  # only of a cancel: the moment of the grant that it undoes
 
     def write(self, count: int) -> tuple[Any, ...]:
         session_id, number, asked = self.caller
@@ -290,7 +290,7 @@ class Rejoin(Operation):
 
 @dataclass(slots=True, eq=False)
 class Quit(Operation):
-    """The end of a session."""
+    """The end of a former session."""
 
     verb = "quit"
     logged = False

@@ -13,11 +13,14 @@ from headgate.gate.gate import Grant
 
 
 class Answer(NamedTuple):
-    """To an acquire, `kind` is grant, wait, late, full or never.
+    """To an acquire, `kind` is one of these, and the two numbers mean:
 
-    A grant has its moment as `number`, and its fence. Wait, late and full have the microseconds
-    until the turn as `number`. Wait and full have the position as `fence`. To another operation,
-    `number` is 1 or 0: for a release, whether the permit was held.
+    grant        the moment of the grant, its fence
+    wait, full   microseconds until the turn, the position
+    late         microseconds until the turn
+    never        nothing
+
+    To another operation, `number` is 1 or 0: for a release, whether the permit was held.
     """
 
     kind: str
@@ -63,7 +66,7 @@ class Done(NamedTuple):
     """The call was carried out at `now`."""
 
     now: int
-    # Microseconds after which the session looks at the head of the queue. None: another one does.
+    # Microseconds after which this session asks for the head of the queue. None: another does.
     head: int | None
     answers: Sequence[Answer | StatusAnswer]
     outbox: Outbox
@@ -192,6 +195,7 @@ def read_outbox(words: Iterable[str], now: int) -> Outbox:
 def has_begun(refusal: Any) -> bool:
     """Whether an error came out of the script: then the server's text names the script.
 
-    Otherwise the server refused the whole call: it may not write, or its memory is full.
+    Otherwise the server refused the whole call: it may not write, or its memory is full. BUSY also
+    names a script: then the acquires are cancelled in vain.
     """
     return "script" in str(refusal)

@@ -43,7 +43,7 @@ REST = (
     "tidy",
     "main",
 )
-# None of these parts calls `index` and `forget`, and `index` calls none of them.
+# No part calls `index` or `forget`. Of the others, `index` needs the clock alone.
 PARTS = ("clock", "prelude", *KINDS.values(), *FAST, *REST, "index", "forget", "library")
 
 

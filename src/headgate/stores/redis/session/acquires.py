@@ -21,15 +21,16 @@ UNSENT = Caller("", 0, "")
 class PendingAcquire:
     __slots__ = (
         *("__weakref__", "believed", "caller", "cancel", "deadline", "due", "enters"),
-        *("fence", "future", "last", "number", "permit", "queued", "request", "start", "t", "then"),
+        *("future", "grant_future", "last", "number", "permit", "queued", "request", "start", "t"),
+        "undone_fence",
     )
 
     def __init__(self, request: Request, future: Promise, enters: bool, now: float) -> None:
         self.number = 0
         self.request = request
         self.future = future
-        # With `on_wait`: the future of the grant. First, `future` brings the position.
-        self.then: Promise | None = None
+        # With `on_wait`, `future` first gets the position. Then this takes its place.
+        self.grant_future: Promise | None = None
         self.enters = enters  # the caller never sees its permit, so it may take over one
         self.start = now
         self.caller = UNSENT
@@ -38,15 +39,15 @@ class PendingAcquire:
         self.due = inf  # when it should be granted, by the estimate
         self.deadline: Deadline | None = None  # while it waits in the queue
         self.t = 0  # the moment of the grant, by the server's clock; 0: none
-        self.fence = 0  # of the last grant that was taken back
+        self.undone_fence = 0  # of the last grant that was undone by a pause
         self.cancel: Cancel | None = None  # at most one, or the grant would be undone twice
         self.permit: Permit | None = None  # that another caller left to it
         # Until when it is held for certain. None: it holds nothing.
         self.believed: float | None = None
 
-    def report_wait(self, then: Promise, position: int, delay: int) -> None:
-        """Give the position to the caller's `on_wait`, once. `then` gets the grant."""
-        position_future, self.future, self.then = self.future, then, None
+    def report_wait(self, grant_future: Promise, position: int, delay: int) -> None:
+        """Give the position to the caller's `on_wait`, once."""
+        position_future, self.future, self.grant_future = self.future, grant_future, None
         self.request = self.request.replaced(self.request.units, None)  # without `on_wait`
         position_future.set_result(queued_at(position, delay))
 
@@ -60,8 +61,8 @@ class PendingAcquire:
         if self.cancel is not None:
             self.cancel.caller = self.caller
 
-    def settle(self, outcome: Grant | BaseException) -> None:
-        settle(self.future, outcome)
+    def resolve(self, outcome: Grant | BaseException) -> None:
+        resolve(self.future, outcome)
 
 
 class Deadline(NamedTuple):
@@ -69,10 +70,10 @@ class Deadline(NamedTuple):
 
     moment: float
     number: int  # tells apart equal moments
-    pending: list[PendingAcquire]  # one; emptied when the caller ends
+    callers: list[PendingAcquire]  # one, and none when it has ended
 
 
-def settle(promise: Promise, outcome: object) -> None:
+def resolve(promise: Promise, outcome: object) -> None:
     if not promise.done():
         if isinstance(outcome, BaseException):
             promise.set_exception(outcome)

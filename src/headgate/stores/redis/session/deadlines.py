@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.traffic import Traffic
 
-FEWEST = 64  # deadlines of ended callers that are kept
+FEWEST = 64  # so many deadlines of ended callers may always stay
 
 
 class Deadlines:
@@ -50,17 +50,17 @@ class Deadlines:
 
     def end(self, pending: PendingAcquire, deadline: Deadline) -> None:
         pending.deadline = None
-        deadline.pending.clear()
+        deadline.callers.clear()
         self._ended += 1
         if self._ended > max(FEWEST, len(self._deadlines) // 2):
             # Copy, because the collector may end another caller here.
-            live = [each for each in self._deadlines.copy() if each.pending]
+            live = [each for each in self._deadlines.copy() if each.callers]
             heapify(live)
             self._deadlines, self._ended = live, 0
         self._plan()
 
     def _plan(self) -> None:
-        while self._deadlines and not self._deadlines[0].pending:
+        while self._deadlines and not self._deadlines[0].callers:
             heappop(self._deadlines)
             self._ended -= 1
         first = self._deadlines[0].moment if self._deadlines else inf
@@ -77,14 +77,14 @@ class Deadlines:
         """Fail the callers that have waited for as long as they may."""
         for pending in self._too_late(now):
             delay = 0.0 if pending.due == inf else max(0.0, pending.due - now)
-            pending.settle(too_long(self._limits.name, pending.request, int(delay * 1_000_000)))
+            pending.resolve(too_long(self._limits.name, pending.request, int(delay * 1_000_000)))
         if over := self._unanswered(now):
             self._traffic.fail(over, cannot(self._place, TimeoutError()))
 
     def _too_late(self, now: float) -> list[PendingAcquire]:
         late = []
         while self._deadlines and self._deadlines[0].moment <= now:
-            for pending in heappop(self._deadlines).pending:
+            for pending in heappop(self._deadlines).callers:
                 pending.deadline = None
                 if not pending.t:
                     late.append(pending)

@@ -66,7 +66,7 @@ def sessions_of(client: Client) -> list[LoopSession]:
 def lasts(session: LoopSession) -> bool:
     """Whether the session must go on when its loop ends."""
     renewal = session.machine.renewal
-    waits = session.traffic.waiting or session.traffic.reserved.queue
+    waits = session.traffic.waiting or session.traffic.reserved.sleepers
     return bool(session.traffic.must_deliver or waits or renewal.expected or renewal.held)
 
 

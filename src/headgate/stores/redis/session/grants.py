@@ -47,14 +47,15 @@ class Grants:
         """The only acquire of a call is granted. If its caller has left, its grant goes back."""
         self.note_reply(sent, reply.now)
         pending = sent.acquires[0]
+        # If neither holds, a notification was faster.
         if self._traffic.waiting.pop(pending.number, None) or pending.future.done():
             self.apply_grant(pending, reply.grant, sent.lease, reply.now, now)
 
     def note_reply(self, sent: Sent, server_now: int) -> None:
         last, command = self._last_reply, sent.command
-        if command.how in (DECLARED, UPDATED) or command.program != last.program:
+        if command.declares in (DECLARED, UPDATED) or command.program != last.program:
             self._handoff.note_limits(server_now)
-        last.number, last.program, last.server = command.number, command.program, server_now
+        last.number, last.program, last.server_time = command.number, command.program, server_now
         last.asked_at, last.lease = sent.at, sent.lease
 
     def apply_answers(
@@ -81,21 +82,21 @@ class Grants:
         name = self._limits.name
         if kind == "grant":
             last = self._last_reply
-            self.apply_grant(pending, Grant(number, fence), last.lease, last.server, now)
+            self.apply_grant(pending, Grant(number, fence), last.lease, last.server_time, now)
         elif kind == "never":
-            pending.settle(never(name, self._limits.declared, pending.request))
+            pending.resolve(never(name, self._limits.declared, pending.request))
         elif kind == "full":
-            pending.settle(queue_full(name, pending.request, number, fence))
+            pending.resolve(queue_full(name, pending.request, number, fence))
         else:
-            pending.settle(too_long(name, pending.request, number))
+            pending.resolve(too_long(name, pending.request, number))
 
     def _apply_wait(self, pending: PendingAcquire, delay: int, position: int, now: float) -> None:
         pending.queued, pending.due = True, now + delay / 1_000_000 if delay else inf
         if pending.future.done():
             self._traffic.withdraw(pending)
             return
-        if pending.then is not None:
-            pending.report_wait(pending.then, position, delay)
+        if pending.grant_future is not None:
+            pending.report_wait(pending.grant_future, position, delay)
         if pending.request.max_sleep is not None:
             self._deadlines.limit_wait(pending, pending.request.max_sleep)
 
@@ -115,7 +116,7 @@ class Grants:
         reserved = traffic.reserved
         # The first condition saves the call for a limiter that is no key.
         held = reserved.whole is not None and reserved.is_held(now)
-        if t <= server_now and not (reserved.queue or held):
+        if t <= server_now and not (reserved.sleepers or held):
             pending.future.set_result(grant)
         else:
             pending.queued = True
@@ -126,11 +127,11 @@ class Grants:
     def _believed(self, t: int, lease: int, server_now: int, now: float) -> float:
         """The moment until which a permit granted for `t` is certain (S2, lease time).
 
-        It counts from the sending of the last answered call. A notification is later, of
-        `server_now`, and gives a second end, which counts from its arrival. The server's clock may
-        have stepped in between, so the earlier end counts.
+        One end counts from the sending of the last answered call. A notification, of `server_now`,
+        gives a second end, which counts from its arrival. The server's clock may have stepped in
+        between, so the earlier end counts.
         """
-        known, sent = self._last_reply.server, self._traffic.sent
+        known, sent = self._last_reply.server_time, self._traffic.sent
         if not known:  # A notification was faster than the first reply: the call in flight asked.
             return (sent.at if sent else 0.0) + lease / 1_000_000
         believed = self._last_reply.asked_at + (t + lease - known) / 1_000_000
@@ -143,19 +144,19 @@ class Grants:
         claims, traffic = {}, self._traffic
         for number, t, fence, lease in outbox.grants:
             self._handoff.outbox_grants += 1
-            if number in traffic.waiting and fence <= traffic.waiting[number].fence:
-                continue  # this grant was taken back
+            if number in traffic.waiting and fence <= traffic.waiting[number].undone_fence:
+                continue  # a pause has undone this grant
             pending = traffic.waiting.pop(number, None) or traffic.abandoned.pop(number, None)
             claims[fence] = pending is not None or t < 0  # a refusal needs no caller
             if pending is None:
                 continue  # the grant was applied before, or the state has gone back
             if t < 0:
-                pending.settle(never(self._limits.name, self._limits.declared, pending.request))
+                pending.resolve(never(self._limits.name, self._limits.declared, pending.request))
             else:
                 self.apply_grant(pending, Grant(t, fence), lease, server_now, now)
         if outbox.pause is not None:
             traffic.pause_news = server_now, outbox.pause
-            self._handoff.stop()  # the callers held back come before all others
+            self._handoff.stop()  # callers that are held back elsewhere may come before ours
             if traffic.reserved.pause(server_now, outbox.pause, now):
                 note_fleet_pause(self._limits.name, outbox.pause / 1_000_000)
                 self.hold_back(now)
@@ -164,17 +165,16 @@ class Grants:
     def hold_back(self, now: float) -> None:
         """Let callers wait again during a pause, before all others (T3, order of moments)."""
         traffic = self._traffic
-        held = traffic.reserved.held_back(self._numbering.session_id)
+        held = traffic.reserved.take_held_back(self._numbering.session_id)
         for pending, grant in held:
             traffic.operations.append(Rejoin(pending.caller, grant.t, grant.fence))
-            pending.t, pending.fence = 0, grant.fence
+            pending.t, pending.undone_fence = 0, grant.fence
             pending.due = now + traffic.reserved.pause_left(now)
             if pending.request.max_sleep is not None:
                 self._deadlines.limit_wait(pending, pending.request.max_sleep)
         if held:
-            traffic.waiting = (
-                OrderedDict({pending.number: pending for pending, _ in held}) | traffic.waiting
-            )
+            first = OrderedDict({pending.number: pending for pending, _ in held})
+            traffic.waiting = first | traffic.waiting
             traffic.schedule()
 
     def on_rejoined(self, rejoin: Rejoin, answer: Outcome) -> None:

@@ -21,23 +21,20 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.numbering import LastReply
     from headgate.stores.redis.session.traffic import Traffic
 
-# A lease in microseconds, divided by this, is the seconds between two renewals: a third of it.
-THIRD = 3_000_000
-
 
 class LeaseRenewal:
     def __init__(self, limits: LimitSync, traffic: Traffic, last_reply: LastReply) -> None:
         self._limits = limits
         self._traffic = traffic
         self._last_reply = last_reply
-        # The lease of each permit. `pop` is the callback of dead ones. In a callback in Python, a
-        # signal handler might raise, and Python would hide that.
+        # The lease of each permit. `pop` removes a dead one, as the callback of its reference. If a
+        # signal handler raised in a callback in Python, Python would hide that.
         self._held: dict[ref[Permit], int] = {}
         # The lease of each acquire that is granted and has no permit yet.
         self.expected: dict[PendingAcquire, int] = {}
         self.moment = inf  # of the next renewal
-        # The renewal at `moment` is in time for each permit with this lease that is certain until
-        # `_served_until` or later.
+        # A permit with this lease that is certain until `_served_until` or later needs no renewal
+        # before `moment`.
         self._served_lease = 0
         self._served_until = inf
         self.lost: list[Permit] = []  # as the current reply shows
@@ -65,7 +62,7 @@ class LeaseRenewal:
 
     def renew_in_time(self, permit: Permit, lease: int, now: float) -> None:
         """Renew after a third of the lease, or earlier: when two thirds of it are left."""
-        third = min(lease, self._limits.declared.lease or lease) / THIRD
+        third = third_of(min(lease, self._limits.declared.lease or lease))
         self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
         self._served_lease, self._served_until = lease, permit.believed
 
@@ -88,7 +85,7 @@ class LeaseRenewal:
         self.moment = self._served_until = inf
         if held:
             lease = self._limits.declared.lease or min(lease for _, lease in held)
-            self._renew_at(now + lease / THIRD)
+            self._renew_at(now + third_of(lease))
             self._traffic.run([Renew(permit, lease) for permit, lease in held])
 
     def _renew_at(self, moment: float) -> None:
@@ -101,7 +98,7 @@ class LeaseRenewal:
         if cast(Answer, answer).number:
             # The dict keeps its own, equal key, which has the callback.
             self._held[ref(permit)] = lease = self._last_reply.lease or lease
-            self._renew_at(now + lease / THIRD)
+            self._renew_at(now + third_of(lease))
             renew_lease(permit, self._last_reply.asked_at + lease / 1_000_000)
         else:
             renew_lease(permit, now)  # certain only until now: the lease is lost
@@ -110,3 +107,8 @@ class LeaseRenewal:
     def log_lost(self) -> None:
         lost, self.lost = self.lost, []
         log_lost(self._limits.name, lost)
+
+
+def third_of(lease: int) -> float:
+    """The seconds between two renewals of a lease in microseconds."""
+    return lease / 3_000_000

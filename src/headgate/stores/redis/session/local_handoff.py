@@ -34,7 +34,7 @@ class LocalHandoff:
         self._first_to = 0  # waiters up to this number head the whole queue
         # The server's time from which the limits of the last reply are known to hold.
         self._since = 0
-        # True: the server has granted under these limits, so holders are within capacity (S1).
+        # The server has granted under these limits, so holders are within capacity (S1).
         self._open = False
 
     def hand_over(self, permit: Permit, now: float) -> bool:
@@ -47,7 +47,7 @@ class LocalHandoff:
         if waiter is None:
             return False
         waiter.permit = permit
-        waiter.settle(Grant(permit.t, permit.fence))
+        waiter.resolve(Grant(permit.t, permit.fence))
         del self._traffic.waiting[waiter.number]
         self._traffic.cancel(waiter)
         self.moment = min(self.moment, now + SOON)
@@ -78,7 +78,7 @@ class LocalHandoff:
         return allowed and certain
 
     def count_ahead(self) -> int:
-        """The value of `Sent.ahead`: -1, unless our last waiter heads the queue."""
+        """The value of `Sent.ahead`: -1, unless all our waiters head the queue."""
         waiting = self._traffic.waiting
         return len(waiting) if next(reversed(waiting), 0) <= self._first_to else -1
 

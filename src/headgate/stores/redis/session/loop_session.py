@@ -55,7 +55,7 @@ class Router(Protocol):
     def note_whole_pause(self) -> None: ...
 
 
-class Home(Protocol):
+class SessionQueue(Protocol):
     """The queue that a session belongs to."""
 
     @property
@@ -72,7 +72,7 @@ class Home(Protocol):
     def pause(self) -> WholePause: ...
     # For a key: the queue of the whole limiter.
     @property
-    def whole(self) -> Home | None: ...
+    def whole(self) -> SessionQueue | None: ...
     def adopt(self, session: LoopSession) -> None: ...
 
 
@@ -81,7 +81,7 @@ class LoopSession:
 
     optional = False
 
-    def __init__(self, client: Client, queue: Home) -> None:
+    def __init__(self, client: Client, queue: SessionQueue) -> None:
         self.client = client
         self.queue = queue
         self.key = queue.key
@@ -117,7 +117,7 @@ class LoopSession:
         loop, on_wait = self.client.loop, request.on_wait
         pending = LoopAcquire(request, loop.create_future(), enters, monotonic())
         if on_wait is not None:
-            pending.then = later = loop.create_future()
+            pending.grant_future = later = loop.create_future()
             later.add_done_callback(retrieve_error)  # The task may be cancelled before it awaits.
         closing, entry, noted = request.closing, ref(pending), False
         try:
@@ -298,7 +298,7 @@ class LoopSession:
             self.client.subscriptions.listen(self)
         try:
             self._schedule()
-        except Exception as interrupt:  # the call was put off, and no caller is to blame for it
+        except Exception as interrupt:  # the call is sent later, and no caller should fail for it
             self.client.loop.call_exception_handler(
                 {"message": "headgate sends a call again", "exception": interrupt}
             )
@@ -325,10 +325,10 @@ class LoopSession:
             self._timer.cancel()
         # The timer keeps the session alive only if it owes something. Otherwise its permits do so:
         # a permit keeps its queue alive, and the queue its sessions.
-        home: Callable[[], LoopSession | None]
-        home = (lambda: self) if self.traffic.owes else ref(self)
+        session_of: Callable[[], LoopSession | None]
+        session_of = (lambda: self) if self.traffic.owes else ref(self)
         delay = max(0.0, moment - monotonic())
-        self._timer = self.client.loop.call_later(delay, on_time, home)
+        self._timer = self.client.loop.call_later(delay, on_time, session_of)
         self._moment = moment
 
     def halt(self) -> None:
@@ -390,9 +390,9 @@ class LoopSession:
         self._update()
 
 
-def on_time(home: Callable[[], LoopSession | None]) -> None:
+def on_time(session_of: Callable[[], LoopSession | None]) -> None:
     """The moment of a session's timer has come, if the session still exists."""
-    session = home()
+    session = session_of()
     if session is not None:
         session.on_time()
 
@@ -405,7 +405,7 @@ class LoopAcquire(PendingAcquire):
     def refuse(self, error: Exception) -> None:
         """Fail from any thread, unless the grant is already there."""
         with suppress(RuntimeError):  # its loop is closed
-            cast("Future[Any]", self.future).get_loop().call_soon_threadsafe(self.settle, error)
+            cast("Future[Any]", self.future).get_loop().call_soon_threadsafe(self.resolve, error)
 
 
 def issued(session: LoopSession, pending: PendingAcquire, grant: Grant, waited: float) -> Permit:

@@ -57,9 +57,10 @@ class NextCall:
     def leaves_at_once(self) -> bool:
         """Whether the next call does not wait for the end of the loop's turn.
 
-        This is a guess from the last calls. A call that waits can also carry the next acquire of a
-        caller that releases, or further releases. That is not worth the delay if the
-        last release was alone in its call, or if callers wait far from the head.
+        This is a guess from the last calls. An acquire leaves at once if the last call had one
+        request. A release could also carry the next acquire of its caller, or further releases.
+        That is not worth the delay if the last release was alone in its call, or if callers wait
+        far from the head.
         """
         traffic = self._traffic
         if traffic.operations and traffic.operations[-1].leads_release:
@@ -75,7 +76,7 @@ class NextCall:
         if sent.acquires:
             self._far_from_head = ahead >= FAR
         # Only a reply to acquires, or the session's own waiters, show whether callers have to wait.
-        waits = bool(self._traffic.waiting or self._traffic.reserved.queue)
+        waits = bool(self._traffic.waiting or self._traffic.reserved.sleepers)
         if waits or sent.acquires:
             self.uncontended = at_once and not waits
 
@@ -104,6 +105,7 @@ class NextCall:
         operations, traffic.operations = traffic.operations, []
         try:
             wanted = [pending for pending in acquires if not pending.future.done()]
+            # The requests that are too many for one call go back.
             acquires, traffic.acquires[:0] = wanted[:MOST], wanted[MOST:]
             operations, traffic.operations[:0] = operations[:MOST], operations[MOST:]
             return self._compose(acquires, operations, flags, now)
@@ -121,21 +123,21 @@ class NextCall:
         numbering, waiting = self._numbering, self._traffic.waiting
         waits, uncontended = bool(waiting), self.uncontended
         received, completed = self._received(waits, now), self._completed(operations, now)
-        declared, how = self._limits.limits_for_call(bool(acquires or waits), operations)
-        operations = completed  # the additions declare no limits
-        alone = uncontended and len(acquires) == 1 and how == KNOWN and not (operations or waits)
+        # The additions in `completed` declare no limits.
+        declared, declares = self._limits.limits_for_call(bool(acquires or waits), operations)
+        lone = len(acquires) == 1 and not (completed or waits)
         numbering.call += 1
         command = write_call(
             self._key,
             declared,
-            how,
+            declares,
             numbering.session_id,
             numbering.call,
             received,
             WAITS * waits + flags,
-            operations,
+            completed,
             acquires,
-            for_others=bool(operations) and not uncontended,
+            for_others=bool(completed) and not uncontended,
         )
         ahead = self._handoff.count_ahead() if waits and acquires else 0
         for pending in acquires:
@@ -144,7 +146,8 @@ class NextCall:
             pending.last = acquires[-1].number
             waiting[number] = pending
         outbox_grants = self._handoff.outbox_grants
-        return Sent(command, declared.lease, now, acquires, operations, ahead, outbox_grants, alone)
+        alone = uncontended and lone and declares == KNOWN
+        return Sent(command, declared.lease, now, acquires, completed, ahead, outbox_grants, alone)
 
     def _completed(self, operations: list[Operation], now: float) -> list[Operation]:
         """Add what each call states anew: the pause of the whole limiter, and new estimates."""
@@ -169,4 +172,4 @@ class NextCall:
         last, recovery = self._last_reply, self._recovery
         tells = waits or recovery.doubts or now - last.asked_at < KEEP
         recovery.doubts = False
-        return f"{last.number} ok {last.server}" if last.number and tells else "0"
+        return f"{last.number} ok {last.server_time}" if last.number and tells else "0"

@@ -24,7 +24,7 @@ class Numbering:
 class LastReply:
     def __init__(self) -> None:
         self.number = 0  # of the last call that was carried out; 0: none
-        self.server = 0  # its clock, in microseconds
+        self.server_time = 0  # when it was carried out, by the server's clock
         self.asked_at = 0.0  # when that call was sent, by the monotonic clock
         self.program = ""  # its limits, as the script reads them
         self.lease = 0  # of them, in microseconds

@@ -80,7 +80,7 @@ class PauseWatch:
 
     def _note(self, answer: Any, asked_at: float) -> None:
         left = 0 if answer == UNKNOWN else answer.paused
-        server_now = self._session.machine.numbering.last_reply.server
+        server_now = self._session.machine.numbering.last_reply.server_time
         self._session.queue.routing.note_pause(server_now, left, asked_at)
 
     def _on_silence(self) -> None:

@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from headgate.stores.redis.protocol.calls import RESERVE_AHEAD
-from headgate.stores.redis.session.lease_renewal import THIRD
+from headgate.stores.redis.session.lease_renewal import third_of
 
 if TYPE_CHECKING:
     from headgate.stores.redis.session.numbering import LastReply
@@ -39,14 +39,14 @@ class Polls:
             wait = self._seconds_to_estimate(now)
         else:
             wait = head / 1_000_000
-            # The session asks earlier by MARGIN, so that the grant comes in time. A moment within
-            # RESERVE_AHEAD is the end of a lease, which cannot be granted earlier. The server has
-            # reserved any other.
+            # The session asks earlier by MARGIN, so that the grant comes in time. If the head still
+            # waits for a moment within RESERVE_AHEAD, that is the end of a lease, which cannot be
+            # reserved.
             if wait > 2 * MARGIN:
                 wait -= MARGIN
         # A permit whose notification was lost must not lose its lease before the session asks.
         last = self._last_reply
-        beat = min(HEARTBEAT, last.lease / THIRD) if last.lease else HEARTBEAT
+        beat = min(HEARTBEAT, third_of(last.lease)) if last.lease else HEARTBEAT
         # Notifications do not count as a sign of life: the server sees only calls (L3, dead
         # waiters).
         self.moment = now + max(0.0, min(last.asked_at + beat - now, wait))

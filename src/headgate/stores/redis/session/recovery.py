@@ -69,9 +69,7 @@ class Recovery:
 
     def note_announced(self, claims: Mapping[int, bool], server_now: int) -> None:
         """Note the claimed grants of a notification, which the next reply repeats."""
-        for fence, claimed in claims.items():
-            if claimed:
-                self.announced[fence] = server_now
+        self.announced |= {fence: server_now for fence, claimed in claims.items() if claimed}
 
     def unclaimed(self, claims: Mapping[int, bool], server_now: int) -> bool:
         """Whether a reply names new grants that no caller claims."""

@@ -20,7 +20,7 @@ BURST = 1000
 class Reservations:
     def __init__(self, whole: WholePause | None = None) -> None:
         self.whole = whole  # for a key: the pause of the whole limiter
-        self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()  # by moment
+        self.sleepers: deque[tuple[float, PendingAcquire, Grant]] = deque()  # by moment
         # These are moments of the server's clock.
         self._paused_until = 0  # the end of the last pause
         self._pause_known_at = 0  # when that pause was first known
@@ -42,13 +42,14 @@ class Reservations:
 
     def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int, now: float) -> None:
         """Let a caller sleep until its moment, and at least until those before it wake."""
-        moment = now + max(0, microseconds) / 1_000_000
-        self.queue.append((max(moment, self.queue[-1][0] if self.queue else 0.0), pending, grant))
+        last = self.sleepers[-1][0] if self.sleepers else 0.0
+        moment = max(last, now + max(0, microseconds) / 1_000_000)
+        self.sleepers.append((moment, pending, grant))
 
     def wake(self, now: float) -> None:
-        while self.queue and self.queue[0][0] <= now:
-            _, pending, grant = self.queue.popleft()
-            pending.settle(grant)
+        while self.sleepers and self.sleepers[0][0] <= now:
+            _, pending, grant = self.sleepers.popleft()
+            pending.resolve(grant)
 
     def pause(self, server_now: int, left: int, now: float) -> bool:
         """Let no caller pass for `left` microseconds from `server_now` on.
@@ -68,18 +69,18 @@ class Reservations:
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether a grant was made before the pause, for a moment before its end."""
-        # Fences follow the server's clock. A later fence: the server had forgotten the pause.
+        # Fences follow the server's clock. With a later fence, the server had forgotten the pause.
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
-    def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:
+    def take_held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:
         """Take out the callers whose moment is before the end of the pause, or of the whole's."""
         ends = 0.0 if self.whole is None else self.whole.ends
         held = [
             (pending, grant)
-            for moment, pending, grant in self.queue
+            for moment, pending, grant in self.sleepers
             if (moment < ends or self.precedes_pause(grant)) and pending.waits_in(session_id)
         ]
         if held:
             gone = {pending for pending, _ in held}
-            self.queue = deque(each for each in self.queue if each[1] not in gone)
+            self.sleepers = deque(each for each in self.sleepers if each[1] not in gone)
         return held

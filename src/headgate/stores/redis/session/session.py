@@ -42,7 +42,7 @@ from headgate.stores.redis.protocol.replies import (
     parse_notification,
     parse_reply,
 )
-from headgate.stores.redis.session.acquires import PendingAcquire, settle
+from headgate.stores.redis.session.acquires import PendingAcquire, resolve
 from headgate.stores.redis.session.deadlines import Deadlines
 from headgate.stores.redis.session.grants import Grants
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
@@ -102,7 +102,7 @@ class Session:
         traffic.acquires.append(pending)
         if traffic.state is IDLE:
             traffic.state = SCHEDULED
-        elif traffic.state is IN_FLIGHT:  # with the release in flight, it might have shared a call
+        elif traffic.state is IN_FLIGHT:  # it could have left with the release in flight
             self.next_call.release_is_alone = False
 
     def end(self, pending: PendingAcquire) -> None:
@@ -175,8 +175,8 @@ class Session:
 
     def _accept(self, sent: Sent, reply: Done, now: float) -> None:
         command, traffic = sent.command, self.traffic
-        if command.how != KNOWN:
-            self.limits.note_carried(command.program, command.how)
+        if command.declares != KNOWN:
+            self.limits.note_carried(command.program, command.declares)
         self._grants.note_reply(sent, reply.now)
         if len(reply.answers) != len(sent.operations) + len(sent.acquires):
             raise StoreError("it did not answer each request once")
@@ -202,7 +202,7 @@ class Session:
 
     def _on_answer(self, operation: Operation, answer: Outcome, now: float) -> None:
         if operation.asker is not None:
-            settle(operation.asker, answer)
+            resolve(operation.asker, answer)
         elif isinstance(operation, Renew):
             self.renewal.on_answer(operation, answer, now)
         elif isinstance(operation, Rejoin):
@@ -237,7 +237,7 @@ class Session:
         claims = self._grants.apply_outbox(found.outbox, found.now, now)
         self.recovery.note_announced(claims, found.now)
         self.polls.schedule(found.head, now)
-        if not all(claims.values()) and found.now > self.numbering.last_reply.server:
+        if not all(claims.values()) and found.now > self.numbering.last_reply.server_time:
             # No caller claims one of these. The next reply shows whether the state has gone back.
             self.traffic.schedule()
 
@@ -260,13 +260,8 @@ class Session:
         # Acquires in the unanswered call are not cancelled yet: the reply to it shows their
         # outcome.
         on_its_way = {pending.number for pending in sent.acquires} if sent else set()
-        traffic.cancel_all(
-            {
-                number: pending
-                for number, pending in traffic.waiting.items()
-                if number not in on_its_way
-            }
-        )
+        waiting = traffic.waiting.items()
+        traffic.cancel_all({number: each for number, each in waiting if number not in on_its_way})
         acquires = traffic.not_granted()
         traffic.waiting, traffic.acquires = OrderedDict(), []
         traffic.fail(acquires, error)
@@ -297,7 +292,7 @@ class Session:
             self._on_answer(operation, error, now)
         traffic.operations += keep_owed(self.limits.name, operations, error, now, refused=True)
         if begun and any(isinstance(each, Amend) for each in operations):
-            traffic.leaving = True  # the ids of waiters are unknown: the server forgets all
+            traffic.leaving = True  # the server may know waiters by new costs: it forgets them all
         traffic.fail(acquires, error)
         for pending in acquires:
             traffic.waiting.pop(pending.number, None)
@@ -314,12 +309,10 @@ class Session:
         traffic, acquires = self.traffic, sent.acquires
         if isinstance(reply, Overruled):
             self._learn(sent, reply.wait, self.limits.read(reply.program), now)
-            traffic.put_back([], sent.operations)
         else:
             acquires = list(traffic.waiting.values())
-            traffic.put_back([], sent.operations)
             self.recovery.begin_again(now)
-        traffic.put_back(acquires)
+        traffic.put_back(acquires, sent.operations)
         traffic.schedule()
 
     def _learn(self, sent: Sent, wait: int | None, holds: Declaration, now: float) -> None:
@@ -346,7 +339,7 @@ class Session:
         asked += self.renewal.expected.keys() - set(asked)
         traffic.stop()
         traffic.acquires, self.polls.moment = [], inf
-        traffic.reserved.queue.clear()
+        traffic.reserved.sleepers.clear()
         self.deadlines.clear()
         for pending in asked:
             traffic.give_up(pending)
@@ -357,7 +350,7 @@ class Session:
 
     def next_moment(self) -> float:
         """When `on_time` is to be called next. Infinity: never."""
-        asleep = self.traffic.reserved.queue
+        asleep = self.traffic.reserved.sleepers
         return min(
             asleep[0][0] if asleep else inf,
             self.polls.moment,
@@ -376,7 +369,7 @@ class Session:
         traffic, reserved = self.traffic, self.traffic.reserved
         if reserved.whole is not None and reserved.is_held(now):
             self._grants.hold_back(now)
-        if traffic.waiting or reserved.queue or traffic.owes:
+        if traffic.waiting or reserved.sleepers or traffic.owes:
             traffic.schedule()
             traffic.again |= traffic.state is IN_FLIGHT
 
@@ -391,7 +384,8 @@ class Session:
         self.limits.declare_if_due(now)
         if self.polls.moment <= now:
             self.polls.moment = inf
-            self.traffic.poll()
+            if self.traffic.waiting:
+                self.traffic.schedule()
 
 
 def keep_owed(

@@ -63,7 +63,7 @@ class Traffic:
         self.reserved = Reservations(whole)
         self.again = False  # another call follows when the reply is read
         self.failure: StoreError | None = None  # of the last call; LoopSession takes it
-        self.outage: StoreError | None = None  # that a caller has raised; LoopSession takes it
+        self.outage: StoreError | None = None  # with which callers failed; LoopSession takes it
         self.pause_news: tuple[int, int] | None = None  # the server's time, and the pause left
 
     def schedule(self) -> None:
@@ -78,10 +78,6 @@ class Traffic:
 
     def send_operations(self) -> None:
         if self.owes:
-            self.schedule()
-
-    def poll(self) -> None:
-        if self.waiting:
             self.schedule()
 
     def is_amending(self, numbers: Iterable[int]) -> bool:
@@ -99,19 +95,19 @@ class Traffic:
 
     @property
     def owes(self) -> bool:
-        """Whether the next call brings the server more than new acquires."""
+        """Whether a call is to be sent even without new acquires."""
         repeats = self.sent is not None and self.state is not IN_FLIGHT
         return bool(self.operations or repeats or self.leaving)
 
     @property
     def idle(self) -> bool:
-        pending = self.acquires or self.sent or self.waiting or self.reserved.queue
+        pending = self.acquires or self.sent or self.waiting or self.reserved.sleepers
         return not (pending or self.owes or self.state is SCHEDULED)
 
     def put_back(
         self, acquires: list[PendingAcquire], operations: Sequence[Operation] = ()
     ) -> None:
-        """Send these requests with the next call: their own was not made, or changed nothing."""
+        """Send these with the next call: the call that had them was not made, or did nothing."""
         for pending in acquires:
             self.waiting.pop(pending.number, None)
         self.acquires[:0] = acquires
@@ -140,7 +136,7 @@ class Traffic:
 
     def unfinished(self) -> list[PendingAcquire]:
         """The callers that wait, and those that sleep until their moment."""
-        return [*self.not_granted(), *(pending for _, pending, _ in self.reserved.queue)]
+        return [*self.not_granted(), *(pending for _, pending, _ in self.reserved.sleepers)]
 
     def without_first_answer(self) -> list[PendingAcquire]:
         return [*(self.sent.acquires if self.sent else ()), *self.acquires]
@@ -187,16 +183,12 @@ class Traffic:
     def forget_abandoned(self) -> None:
         """Keep only those whose cancellation is unsent."""
         if not self.leaving:
-            unsent = set(self.operations)
-            self.abandoned = {
-                number: pending
-                for number, pending in self.abandoned.items()
-                if pending.cancel in unsent
-            }
+            unsent, abandoned = set(self.operations), self.abandoned.items()
+            self.abandoned = {number: each for number, each in abandoned if each.cancel in unsent}
 
     def fail(self, acquires: Iterable[PendingAcquire], error: StoreError) -> None:
         failed = [pending for pending in acquires if not pending.future.done()]
         for pending in failed:
-            pending.settle(error)
+            pending.resolve(error)
         if any(pending.request.raises for pending in failed):
             self.outage = error

@@ -8,8 +8,8 @@ keys (pause_watch.py). Notifications bring the news of other processes sooner.
 
 from __future__ import annotations
 
-# Seconds after a question until which its answer counts. Later, callers wait for a newer one. With
-# every notification lost, a key learns of a pause so late (docs/limits.md).
+# Seconds after a question until which its answer counts. Later, callers wait for a newer one. If
+# all notifications are lost, a key learns of a pause this late (docs/limits.md).
 TRUSTED = 3.0
 # Seconds after a question at which a call asks again, without a wait for the answer.
 ASK_AGAIN = 1.5
