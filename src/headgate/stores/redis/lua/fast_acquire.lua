@@ -5,6 +5,7 @@ FastAcquire = {}
 
 local SIZE = 13 -- of ARGV with one acquire
 
+-- The words of ARGV are those of main.lua. An even sum of flags: the session has no waiters.
 local function fits(its_args)
   return #its_args == SIZE and its_args[8] == 'acquire' and its_args[10] == '1'
     and its_args[4] == KNOWN and Numbers.parse(its_args[6]) % 2 == 0

@@ -40,7 +40,7 @@ local function declare_rules(program)
 end
 
 -- Whether the numbers of a rule are possible, by kind. A declaration writes no other text, so any
--- other one is damaged. Twin: is_sound() of compile.py.
+-- other one is damaged, such as one with `more` numbers. Twin: is_sound() of compile.py.
 local sound = {}
 
 -- Each tick adds `gain` to the bucket, and one token costs `price`.

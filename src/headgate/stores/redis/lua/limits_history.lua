@@ -22,7 +22,8 @@ local function read()
 end
 
 -- Returns how long the limits of this call may not be declared yet. -1: not while an update holds.
--- nil: they may be declared now. A full history has no room until its oldest entry expires.
+-- nil: they may be declared now. The client of the present limits need not wait. For any other, a
+-- full history has no room until its oldest entry expires.
 function LimitsHistory.hold_time()
   if DECLARES == UPDATED then return nil end
   local entries, how = read()
@@ -68,8 +69,8 @@ local function write(how, entries)
   redis.call('HSET', HASH, 'former', table.concat(lines, '\n'))
 end
 
--- Notes that the limits of this call replace `program`. A declaration forgets entries older than
--- HOLD; an update does not.
+-- Notes that the limits of this call replace `program`: those that hold, or those that the process
+-- of an update had declared. A declaration forgets entries older than HOLD; an update does not.
 function LimitsHistory.replace(program)
   local entries, how = read()
   local is_update, kept = DECLARES == UPDATED, {}

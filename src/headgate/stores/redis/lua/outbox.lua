@@ -9,8 +9,8 @@
 Outbox = {}
 
 local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
--- The news of a pause or resume in this call. A later grant in the same call moves `not_before`,
--- and then Gate.pause_left returns 0.
+-- The news of a pause or resume in this call. It is kept because Gate.pause_left returns 0 after a
+-- later grant of the same call, which moves `not_before`.
 local pause_text
 local unread -- the items that were kept for the session that calls
 local boxes -- the items of this call, by session

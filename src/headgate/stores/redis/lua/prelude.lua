@@ -15,8 +15,8 @@
 --   m<session>  the outbox: grants that the next reply to it brings          outbox
 --
 -- MEMBERS, `headgate:{name}:who`: a sorted set of waiters, holders and sessions (membership.lua). A
--- name with one session and no waiters and holders has none: the record says that it is alive. In a
--- Cluster every name has one.
+-- name with one session and no waiters and holders has none: the session's record says that it is
+-- alive. In a Cluster every name has one.
 --
 -- Redis keeps a small HASH as a list while no value is longer than 64 bytes, and then a name takes
 -- half as much memory. So the texts of state and record are short. A longer one makes a table of
@@ -25,10 +25,12 @@
 -- `gate` is the state during a call. All moments are microseconds of the server's clock.
 --   program, rules              the declaration as text, and a rule for each limit
 --   t                           the moment of this call; it never goes back
---   not_before, reserved        no grant for a moment before this one; the latest granted moment
+--   not_before                  no grant for a moment before this one
+--   reserved                    the latest granted moment
 --   own_pause, whole_pause      the end of the last pause of this name, and of the whole limiter;
---                               0: there is none. The latter is known only in a call that names it
---   fence, last_place           that of the last grant; that of the last request in the queue
+--                               0: there is none. Only a call that names it knows the latter
+--   fence                       the fence of the last grant
+--   last_place                  the place of the last request in the queue
 --   queued, held, sessions      how many members wait, hold or are sessions (nil: not counted)
 --   waiting                     for each rule, the cost of all requests in the queue
 --   next_expiry                 no lease ends before it; 0: there is no lease
@@ -37,7 +39,7 @@
 --   restarted_at                requests that joined the queue before this moment were lost
 --   keys_end, members_end       until when HASH lives, and MEMBERS; 0: there is no MEMBERS
 --   tidied_at                   when the name was last tidied (tidy.lua); 0: not lately
---   large                       HASH has had a long value since then
+--   large                       HASH has had a long value since `tidied_at`
 --   offered                     no process has declared the limits
 --   converted                   MEMBERS is no list any more (membership.lua)
 --

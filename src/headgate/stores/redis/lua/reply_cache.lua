@@ -7,9 +7,9 @@
 
 ReplyCache = {}
 
--- One run of the library on one server, named by the moment of its first record, in 32 bits. A
--- session subscribes on one server. After a move of its slot, a failover or a restart, another run
--- has its record, and does not notify it. 0: a script does not know its run.
+-- The run of the library that writes a record: the moment of its first one, in 32 bits. A session
+-- subscribes on one server. After a move of its slot, a failover or a restart, another run has its
+-- record, and does not notify it. nil: no record yet. 0: a script does not know its run.
 local RUN = 0
 
 function ReplyCache.begin_run()

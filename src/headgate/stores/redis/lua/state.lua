@@ -6,10 +6,11 @@
 
 State = {}
 
--- How many numbers come before those of the rules: without MEMBERS, no request waits or holds.
+-- How many numbers come before those of the rules: without MEMBERS, so that no request waits or
+-- holds; with MEMBERS; and with requests that wait.
 local ALONE, HELD, QUEUED = 8, 12, 14
--- The last of the ALONE numbers has flags: the sum of those that are true, and of AGE * tidy_age.
--- Without MEMBERS that is negative or 0, and ends the head. With MEMBERS, MEMBERS_EXIST is added.
+-- The last of the ALONE numbers is the sum of the flags that are true, and of AGE * tidy_age. It is
+-- negated without MEMBERS, so it is 0 or less. With MEMBERS it is MEMBERS_EXIST more, so above 0.
 local MEMBERS_EXIST, LARGE, WAITED_FOR, AGE = 1, 1, 2, 4
 
 -- 1 more than the time since the name was tidied. 0: that was WAITER ago, or longer.

@@ -5,7 +5,8 @@
 
 Tidy = {}
 
--- Notes that a value is long, before a call replaces or removes it.
+-- Notes that a value is long, before a call replaces or removes it. `told` counts as one, so that
+-- Tidy.run removes it.
 function Tidy.note(record, kept, told)
   if told or #(record or '') > SHORT or #(kept or '') > SHORT then gate.large = true end
 end
