@@ -67,7 +67,7 @@ class FastPath:
         self._connections: dict[Endpoint, BlockingConnection] = {}
         # The result of the connection attempt in progress.
         self._opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
-        # True in the child of a fork. The parent alone goes on with an acquire in progress.
+        # This is the child of a fork. Only the parent goes on with an acquire in progress.
         self._of_parent = False
         # `.0` tells the script that a call and its acquire have the same number (sessions.lua).
         self.id = f"{secrets.token_hex(16)}.0"
@@ -124,6 +124,7 @@ class FastPath:
                 issuer.limits.note_carried(declared.program, how)
                 waited = monotonic() - start
                 permit = Permit(issuer, request.units, grant, waited, caller, believed, self)
+                # A fork may have come since the check above.
                 if permit.held and self.process == os.getpid():
                     issuer.hold(permit, declared.lease)
             return permit

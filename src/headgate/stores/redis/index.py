@@ -77,8 +77,7 @@ class Refresher:
 
     def note_new(self, session: LoopSession) -> None:
         name = base_of(session.queue.name)
-        # One session that has acquired shows that the name is used. Until there is one, note the
-        # newest.
+        # Note the newest session, unless one has acquired: that shows that the name is used.
         if name not in self._new or not self._new[name].last_acquire:
             self._new[name] = session.machine.numbering
 
@@ -198,9 +197,7 @@ class Refresher:
             self._client.topology.indexes = False
 
     def _note_label_key(self, reply: Any) -> None:
-        """Note the key that got a label: later refreshes of the label name only this key. The reply
-        is the key's number, from 1 on.
-        """
+        """Note the key that got a label, by its number: later refreshes name only this key."""
         sent, self._sent = self._sent, None
         if sent is not None and len(sent.keys) > 1 and reply in range(1, len(sent.keys) + 1):
             self._label_keys[sent.members[0][:ID]] = (sent.keys[reply - 1],)

@@ -73,9 +73,7 @@ class Recovery:
 
     def unclaimed(self, claims: Mapping[int, bool], server_now: int) -> bool:
         """Whether a reply names new grants that no caller claims."""
-        found = any(
-            not claimed and fence not in self.announced for fence, claimed in claims.items()
-        )
+        found = {fence for fence, claimed in claims.items() if not claimed} - self.announced.keys()
         # This reply has repeated the grants of earlier notifications.
         self.announced = {fence: at for fence, at in self.announced.items() if at >= server_now}
-        return found
+        return bool(found)
