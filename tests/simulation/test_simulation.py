@@ -472,7 +472,7 @@ def test_the_simulation_notices_a_late_call_that_a_thread_has_given_up(
     change(
         monkeypatch,
         "sessions",
-        "if string.sub(session, -2) ~= '.0' then return end",
+        "if not Sessions.is_of_threads(session) then return end",
         "if true then return end",
     )
     assert noticed(THREADS) == "S3"
