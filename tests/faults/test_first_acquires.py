@@ -132,7 +132,7 @@ def test_a_process_of_threads_may_go_back_to_its_former_limits(
     for capacity in (1, 2, 1):
         limiter = Limiter(name, Concurrency(capacity), store=redis_url)
         if seen == [1, 2]:
-            monkeypatch.setattr(queue_of(limiter).threads, "no_fast_path", inf)
+            monkeypatch.setattr(queue_of(limiter).threads, "no_fast_path_until", inf)
         with limiter:
             seen.append(limiter.status().limits[0].capacity)
     assert seen == [1, 2, 1]
