@@ -82,11 +82,16 @@ function verbs.acquire(first, count, max_sleep, max_waiters, asked)
   Holders.write()
 end
 
+-- Removes unread grants. Returns their moments, by number.
+local function take_back(session, first, count)
+  local numbers = {}
+  for number = first, first + count - 1 do numbers[number] = true end
+  return session == SESSION and Outbox.take_back(numbers) or {}
+end
+
 -- Undoes a grant, and returns whether there was one. Without leases, only its moment `t` shows that
--- there was. If `t` is 0, the outbox may have the moment.
+-- there was.
 local function undo(session, number, id, t, asked)
-  local kept = session == SESSION and Outbox.take_back(number) or 0
-  if t == 0 then t = kept end
   local granted = Holders.remove({ id }) == 1 or (t > 0 and not gate.rules.lease)
   if granted then
     Gate.cancel(RequestId.costs_of(asked), t)
@@ -102,13 +107,17 @@ local function answer_many(ended, count)
   if ended < count then answer('done', count - ended, 0) end
 end
 
--- Waiters leave, and unused grants are undone. t is 0 if it is unknown, or for several requests.
+-- Waiters leave, and unused grants are undone. t is 0 if it is unknown, or for several requests: the
+-- outbox may have the moments.
 function verbs.cancel(session, first, count, t, asked)
   local ids = ids_of(session, first, count, asked)
   local ended = Queue.remove(ids, RequestId.costs_of(asked))
   if ended < count then
-    for i = 1, count do -- every id: `Queue.remove` says only how many waited
-      if undo(session, first + i - 1, ids[i], t, asked) then ended = ended + 1 end
+    local kept = take_back(session, first, count)
+    for i, id in ipairs(ids) do -- every id: `Queue.remove` says only how many waited
+      local number = first + i - 1
+      local moment = t == 0 and kept[number] or t
+      if undo(session, number, id, moment, asked) then ended = ended + 1 end
     end
   end
   answer_many(ended, count)
@@ -179,13 +188,13 @@ end
 -- A request waits again, because its reserved moment `t` is before the end of a pause. It stands
 -- ahead of all that were never granted.
 function verbs.rejoin(session, number, t, fence, asked)
-  local id = session .. ':' .. number .. ':' .. asked
-  if session == SESSION then Outbox.take_back(number) end
-  local granted = Holders.remove({ id }) == 1 or not gate.rules.lease
+  local ids = ids_of(session, number, 1, asked)
+  take_back(session, number, 1)
+  local granted = Holders.remove(ids) == 1 or not gate.rules.lease
   if granted then
     local costs = RequestId.costs_of(asked)
     Gate.cancel(costs, t)
-    Queue.add_first(id, fence, costs)
+    Queue.add_first(ids[1], fence, costs)
   end
   answer('done', 1, granted and 1 or 0)
 end
@@ -223,7 +232,7 @@ end
 local WORDS = {
   acquire = 'nnoow', amend = 'www', cancel = 'wnnnw', quit = 'ww', release = 'wnnw',
   renew = 'wnn', settle = 'nw', status = 'w', update = 'w', drain = 'wnnn', pause = 'n',
-  whole = 'n', rejoin = 'wwnnw', resume = '', reset = '', declared = '',
+  whole = 'n', rejoin = 'wnnnw', resume = '', reset = '', declared = '',
 }
 local NUMBER, OPTIONAL = string.byte('no', 1, 2)
 local FIRST = 8 -- of ARGV
@@ -250,7 +259,6 @@ end
 -- Removes the unread grants of permits that this call releases: the session knows them. So the
 -- record of the call is short.
 function Operations.forget_released()
-  if not Outbox.has_unread() then return end
   local released, at = {}, FIRST
   while at <= #args do
     if args[at] == 'release' and args[at + 1] == SESSION then
@@ -259,7 +267,7 @@ function Operations.forget_released()
     end
     at = at + 1 + #WORDS[args[at]]
   end
-  Outbox.forget(released)
+  Outbox.take_back(released)
 end
 
 function Operations.run()

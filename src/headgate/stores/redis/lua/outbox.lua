@@ -55,60 +55,39 @@ end
 
 local ITEM = ' (%d+) (%d+) (%-?%d+) (%d+) (%d+)'
 
-local function without(number, first, count, t, fence, lease)
-  local before, text = number - first, ''
-  if before > 0 then text = ' ' .. item(first, before, t, fence, lease) end
-  if before < count - 1 then
-    text = text .. ' ' .. item(number + 1, count - before - 1, t, fence + before + 1, lease)
+-- What is left of an item without the numbers in `ended`: a run between each two of them. Notes the
+-- moments of those in `moments`.
+local function rest_of(now, first, count, t, fence, lease, ended, moments)
+  local text, from = '', 0
+  local function keep_before(i)
+    if from < i then
+      text = text .. ' ' .. item(first + from, i - from, t, fence + from, lease)
+    end
+    from = i + 1
   end
+  for i = 0, count - 1 do
+    if ended[first + i] then
+      keep_before(i)
+      moments[first + i] = t < 0 and t or now + t
+    end
+  end
+  keep_before(count)
   return text
 end
 
-local function drop_empty()
-  if unread and not string.find(unread, '@%d+ %d') then unread = nil end -- no item is left
-end
-
--- Removes an unread grant, and returns its moment. -1: it could never pass; 0: there is none.
-function Outbox.take_back(number)
-  local found = 0
-  number = tonumber(number)
-  unread = unread and string.gsub(unread, '@(%d+)([^@]*)', function(now, items)
-    local function split(first, count, t, fence, lease)
-      first, count, t = tonumber(first), tonumber(count), tonumber(t)
-      if found ~= 0 or number < first or number >= first + count then return nil end -- it stays
-      found = t < 0 and t or now + t
-      return without(number, first, count, t, tonumber(fence), tonumber(lease))
-    end
-    return '@' .. now .. string.gsub(items, ITEM, split)
+-- Removes the unread grants of the numbers in `ended`. Returns their moments, by number. -1: the
+-- request could never pass. There may be a thousand, so it walks once.
+function Outbox.take_back(ended)
+  local moments = {}
+  if not unread then return moments end
+  unread = string.gsub(unread, '@(%d+)([^@]*)', function(now, items)
+    return '@' .. now .. string.gsub(items, ITEM, function(first, count, t, fence, lease)
+      return rest_of(tonumber(now), tonumber(first), tonumber(count), tonumber(t),
+        tonumber(fence), tonumber(lease), ended, moments)
+    end)
   end)
-  drop_empty()
-  return found
-end
-
-function Outbox.has_unread()
-  return unread and true or false
-end
-
--- What is left of an item without the numbers in `ended`: a run between each two of them.
-local function rest_of(first, count, t, fence, lease, ended)
-  local text, from = '', nil
-  for i = 0, count do
-    if i < count and not ended[first + i] then
-      from = from or i
-    elseif from then
-      text, from = text .. ' ' .. item(first + from, i - from, t, fence + from, lease), nil
-    end
-  end
-  return text
-end
-
--- Removes the unread grants of the numbers in `ended`. There may be a thousand, so it walks once.
-function Outbox.forget(ended)
-  unread = string.gsub(unread, ITEM, function(first, count, t, fence, lease)
-    return rest_of(tonumber(first), tonumber(count), tonumber(t), tonumber(fence), tonumber(lease),
-      ended)
-  end)
-  drop_empty()
+  if not string.find(unread, '@%d+ %d') then unread = nil end -- no item is left
+  return moments
 end
 
 function Outbox.add_head(session, delay)
