@@ -347,7 +347,7 @@ class Turn:
         while self.send_notifications():
             model.expire_holders(self.gate)
             head, mine = self.look_at_head(*self.advance())
-        if self.gate.whole_pause:
+        if self.gate.whole_pause > self.gate.t:
             self.gate.pause_whole(self.gate.t, 0)
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
         if alive_until and not fast:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from headgate.gate.compile import program, read_program, rules_of
 from tests.gate.crowd import kinds
-from tests.twins.wire import LUA, NOON, Acquire, Call, Status, Wire
+from tests.twins.wire import LUA, NOON, Acquire, Call, Caller, Release, Status, Wire
 
 LIMITS = "bucket requests 5 1 1 1000000 5"
+PERMIT = "slots permits 1 30000000"
 FIRST, OLDER = b"\x8e, as the first one began", b"\x01 and numbers"
 NEWER = [b"\x08 and more numbers", b"\x7f and whatever"]
 
@@ -84,6 +85,20 @@ def test_an_unreadable_state_begins_anew(
     reply = name.call(Call(LIMITS, f"{wire.token}-1.1", 2, (Status(),), waits), NOON)
 
     assert [reply.verdict, *(left for *_, left in reply.answers)] == said
+
+
+def test_a_state_that_begins_anew_has_no_grants_of_the_former_one(wire: Wire) -> None:
+    """F47, S1: given a grant in the outbox of a session, when its call begins the state anew."""
+    holder, waiter = f"{wire.token}-1.1", f"{wire.token}-2.1"
+    for session in (holder, waiter):
+        wire.call(Call(PERMIT, session, 1, (Acquire(1),)), NOON)
+    wire.call(Call(PERMIT, holder, 2, (Release(Caller(holder, 1, "-")),), declares=0), NOON)
+    assert wire.client.hexists(wire.key, f"m{waiter}")
+    wire.client.hset(wire.key, "state", OLDER)
+
+    reply = wire.call(Call(PERMIT, waiter, 2, (Status(),)), NOON)
+
+    assert (reply.verdict, reply.outbox) == ("ok", ())
 
 
 @pytest.mark.parametrize("limits", DAMAGED)

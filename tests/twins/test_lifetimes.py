@@ -12,11 +12,22 @@ import pytest
 import redis
 
 from headgate.gate.compile import program, rules_of
-from headgate.limits import Concurrency, Rate, Window
+from headgate.limits import Concurrency, Limit, Rate, Window
 from tests.machine import scaled
 from tests.twins.driver import FOR_EVER
 from tests.twins.model import WAITER
-from tests.twins.wire import NOON, Acquire, Call, Caller, Release, Reply, Request, Status, Wire
+from tests.twins.wire import (
+    NOON,
+    Acquire,
+    Call,
+    Caller,
+    Cancel,
+    Release,
+    Reply,
+    Request,
+    Status,
+    Wire,
+)
 
 LIMITS = program(rules_of([Concurrency(10, lease=30), Window(10, per=1)]))
 
@@ -115,9 +126,9 @@ class Talk:
         return Release(Caller(self.name, first, "-"), count)
 
 
-def waited_for(wire: Wire, now: int) -> tuple[Talk, Talk]:
+def waited_for(wire: Wire, now: int, limits: str = HELD) -> tuple[Talk, Talk]:
     """Two sessions: the second has waited for both permits of the first, and holds them."""
-    holder, waiter = Talk(wire, 1), Talk(wire, 2)
+    holder, waiter = Talk(wire, 1, limits), Talk(wire, 2, limits)
     holder.call(now, Acquire(1, 2))
     waiter.call(now + 1, Acquire(1, 2))
     holder.call(now + 2, holder.release(1))
@@ -140,6 +151,18 @@ def test_a_key_that_was_held_is_one_small_key(wire: Wire) -> None:
 
     assert set(wire.lives()) == {wire.key}
     assert wire.client.memory_usage(wire.key, samples=0) <= 400
+
+
+def test_a_state_has_only_the_numbers_that_it_needs(wire: Wire) -> None:
+    """S9: fewest while the name is idle, and most while a request waits."""
+    talk, lengths = Talk(wire, 1), []
+    ends = Cancel(Caller(talk.name, 3, "-")), talk.release(1, 2)
+    for requests in ((Acquire(1, 2),), (Acquire(3),), ends):
+        talk.call(NOON, *requests)
+        lengths.append(wire.client.hstrlen(wire.key, "state"))
+
+    held, waited_for, idle = lengths
+    assert idle < held < waited_for
 
 
 def test_a_key_that_a_session_has_waited_for_is_a_list_again(wire: Wire) -> None:
@@ -202,25 +225,71 @@ def test_many_unread_grants_are_forgotten_in_one_walk(wire: Wire) -> None:
     assert time.perf_counter() - began < scaled(0.5)
 
 
-def test_a_key_with_a_long_value_is_not_made_anew(wire: Wire) -> None:
-    """S3: nothing is lost: it stays a table with all its fields."""
-    _, waiter = waited_for(wire, NOON)
-    wire.client.hset(wire.key, "former", "0" + "\n" + "x" * 64)
-    waiter.call(NOON + 3, waiter.release(1, 2))
-
-    assert not is_list(wire)
-    assert wire.client.hexists(wire.key, "former")
-    assert wire.client.hexists(wire.key, "limits")
+def is_made_anew(wire: Wire, waiter: Talk, *more: Request) -> bool:
+    """Whether the call that leaves the name idle deletes the key and writes it again: only then
+    does it set a TTL.
+    """
+    wire.client.expire(wire.key, 77)
+    waiter.call(NOON + 3, waiter.release(1, 2), *more)
+    return wire.lives()[wire.key] > 77_000
 
 
-def test_a_key_with_many_fields_is_not_made_anew(wire: Wire) -> None:
+@pytest.mark.parametrize(("length", "anew"), [(64, True), (65, False)])
+@pytest.mark.parametrize("field", ["limits", "former"])
+def test_a_key_with_a_long_value_is_not_made_anew(
+    wire: Wire, field: str, length: int, anew: bool
+) -> None:
+    """S3: it would be a table again. In any case, nothing is lost."""
+    limits, former = HELD, "0\nx"
+    if field == "limits":
+        limits = HELD.replace("30000000", "30000000".ljust(8 + length - len(HELD), "0"))
+    else:
+        former = former.ljust(length, "x")
+    _, waiter = waited_for(wire, NOON, limits)
+    wire.client.hset(wire.key, "former", former)
+
+    assert is_made_anew(wire, waiter) == anew
+
+    assert is_list(wire) == anew
+    assert wire.client.hmget(wire.key, "limits", "former") == [limits.encode(), former.encode()]
+
+
+@pytest.mark.parametrize(
+    ("limit", "requests"),
+    [(Window(100, per=86400), ()), (Rate(100, per=86400), (Status(), Status(), Status()))],
+    ids=["state", "record"],
+)
+def test_a_key_is_not_made_anew_if_the_call_writes_a_long_value(
+    wire: Wire, limit: Limit, requests: tuple[Request, ...]
+) -> None:
+    """The state is long with the moments of a window, and the record with many answers."""
+    limits = program(rules_of([Concurrency(2, lease=30), limit]))
+    _, waiter = waited_for(wire, NOON, limits)
+
+    assert not is_made_anew(wire, waiter, *requests)
+
+
+@pytest.mark.parametrize(("fields", "anew"), [(64, True), (65, False)])
+def test_a_key_with_many_fields_is_not_made_anew(wire: Wire, fields: int, anew: bool) -> None:
     """S9: the work of a call is bounded."""
     _, waiter = waited_for(wire, NOON)
-    wire.client.hset(wire.key, mapping={f"r{number}": "x" for number in range(64)})
-    waiter.call(NOON + 3, waiter.release(1, 2))
+    stay = wire.client.hlen(wire.key) - 1  # the call removes the outbox
+    wire.client.hset(wire.key, mapping={f"r{number}": "x" for number in range(fields - stay)})
 
+    assert is_made_anew(wire, waiter) == anew
+
+    assert wire.client.hlen(wire.key) == fields
+
+
+def test_a_key_whose_record_was_long_is_a_list_again(wire: Wire) -> None:
+    """S9: the former record of the session that calls is not written again."""
+    talk = Talk(wire, 1)
+    talk.call(NOON, Acquire(1), Status(), Status(), Status())
     assert not is_list(wire)
-    assert wire.client.hlen(wire.key) >= 64
+
+    talk.call(NOON + 1, talk.release(1))
+
+    assert is_list(wire)
 
 
 def test_a_damaged_name_begins_anew_in_a_call_that_leaves_it_idle(wire: Wire) -> None:
@@ -235,8 +304,10 @@ def test_a_damaged_name_begins_anew_in_a_call_that_leaves_it_idle(wire: Wire) ->
     assert is_list(wire)
 
 
-def test_a_key_is_made_small_once_in_a_while(wire: Wire) -> None:
-    """A busy name must not pay for that at each release."""
+@pytest.mark.parametrize("remembers", [True, False])
+def test_a_key_is_made_small_once_in_a_while(wire: Wire, remembers: bool) -> None:
+    """A busy name must not pay for that at each release, also if the server reads each state."""
+    wire.functions = remembers
     talk = Talk(wire, 1)
     talk.holds(NOON, 1)
     assert set(wire.lives()) == {wire.key}
@@ -250,8 +321,10 @@ def test_a_key_is_made_small_once_in_a_while(wire: Wire) -> None:
     assert set(wire.lives()) == {wire.key}
 
 
-def test_a_look_after_the_members_have_expired_leaves_a_table(wire: Wire) -> None:
+@pytest.mark.parametrize("remembers", [True, False])
+def test_a_look_after_the_members_have_expired_leaves_a_table(wire: Wire, remembers: bool) -> None:
     """S9: the next release makes it one small key, as it was busy at the last one."""
+    wire.functions = remembers
     limits = program(rules_of([Concurrency(2, lease=30)]))
     holder, waiter = Talk(wire, 1, limits), Talk(wire, 2, limits)
     for now in (NOON, NOON + 10):  # the second time, it is too early to make it small again

@@ -182,7 +182,7 @@ function Gate.pause(time)
 end
 
 function Gate.pause_whole(time)
-  gate.whole_pause = time > 0 and gate.t + time or 0
+  gate.whole_pause = gate.t + time
   gate.not_before = max(gate.reserved, gate.own_pause, gate.whole_pause)
 end
 

@@ -185,7 +185,7 @@ class Gate:
         # No caller passes before it: the latest granted moment (T3), or the end of a pause.
         self.not_before = 0
         self.reserved = 0  # the latest moment that `take` granted: it may be in the future
-        # The end of the last pause, and of the whole limiter's, if this is a key. 0: there is none.
+        # The end of the last pause, and of the whole limiter's, if this is a key.
         self.own_pause = self.whole_pause = 0
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
@@ -356,7 +356,7 @@ class Gate:
 
         A pause of the key itself stays as it is.
         """
-        self.whole_pause = self.clamp(now) + time if time else 0
+        self.whole_pause = self.clamp(now) + time
         self.not_before = max(self.reserved, self.own_pause, self.whole_pause)
 
     def pause_left(self) -> int:

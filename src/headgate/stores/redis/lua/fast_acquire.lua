@@ -53,7 +53,7 @@ function FastAcquire.run(its_keys, its_args)
     State.remember(stored[2])
     return nil
   end
-  if stored[3] and #stored[3] > SHORT then gate.large = true end
+  if is_long(stored[3]) then gate.large = true end
   take(costs, now, number, asked)
   alive_until = Sessions.stay_alive(alive_until)
   Expiry.extend()

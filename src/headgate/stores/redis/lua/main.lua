@@ -55,7 +55,7 @@ local function open_state(limits, state, alive_until, record, received, lost, wa
   if not (limits and state and State.load(limits, state)) then
     if received ~= '0' then return ReplyCache.reply('lapsed') end
     if DECLARES == ASKED or PROGRAM == '' then return ReplyCache.reply('unknown') end
-    Setup.create(PROGRAM, server_time, state)
+    Setup.create(PROGRAM, server_time)
     gate.offered = DECLARES == OFFERED
     return nil, true
   end
@@ -168,13 +168,14 @@ function Main.run(its_keys, its_args)
   local reply_field, outbox_field = 'r' .. SESSION, 'm' .. SESSION
   local limits, state, record, kept, told =
     unpack(redis.call('HMGET', HASH, 'limits', 'state', reply_field, outbox_field, 'told'))
-  head_notified = told
   local former, alive_until, last, last_now = ReplyCache.recall(record)
   if former then return former end
   local lost = received ~= '0' and not ReplyCache.was_received(last, last_now, received)
   local refusal, is_new = open_state(limits, state, alive_until, record, received, lost, waits)
   if refusal then return refusal end
 
+  if is_new then record, kept, told = nil, nil, nil end -- they were of an earlier state
+  head_notified = told
   Tidy.note(record, kept, told)
   Outbox.reset(kept)
   Holders.expire()
@@ -186,7 +187,8 @@ function Main.run(its_keys, its_args)
     Holders.expire()
     head = advance()
   end
-  if gate.whole_pause > 0 then Gate.pause_whole(0) end -- the state has the name's own pause alone
+  -- The state has the name's own pause alone.
+  if gate.whole_pause > gate.t then Gate.pause_whole(0) end
   -- A session that ended itself in this call stays ended.
   alive_until = Sessions.alive_until(SESSION) and Sessions.stay_alive(alive_until) or 0
   if DECLARES == UPDATED then Expiry.outlast(DAY) end

@@ -27,8 +27,8 @@
 --   t                           the moment of this call; it never goes back
 --   not_before                  no grant for a moment before this one
 --   reserved                    the latest granted moment
---   own_pause, whole_pause      the end of the last pause of this name, and of the whole limiter;
---                               0: there is none. Only a call that names it knows the latter
+--   own_pause, whole_pause      the end of the last pause of this name, and of the whole limiter.
+--                               Only a call that names it knows the latter
 --   fence                       the fence of the last grant
 --   last_place                  the place of the last request in the queue
 --   queued, held, sessions      how many members wait, hold or are sessions (nil: not counted)
@@ -92,6 +92,10 @@ local function begin(its_keys, its_args)
   HASH, MEMBERS = its_keys[1], its_keys[2]
   PROGRAM, SESSION, CALL_TEXT = args[1], args[2], args[3]
   CALL = tonumber(CALL_TEXT)
+end
+
+local function is_long(text)
+  return text and #text > SHORT
 end
 
 local function mark_for_ttl(key)

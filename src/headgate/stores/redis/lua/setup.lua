@@ -2,11 +2,10 @@
 
 Setup = {}
 
--- `damaged`: there is a state that is older, or has damaged limits. Its records are as old.
-function Setup.create(program, now, damaged)
+-- A state that cannot be read goes, and with it the records and outboxes of that time.
+function Setup.create(program, now)
   -- Raises WRONGTYPE before any write if MEMBERS belongs to another program.
   Membership.count_waiters()
-  if damaged then redis.call('DEL', HASH) end
   gate = {
     program = program, rules = Limits.parse(program), waiting = {}, t = now, not_before = 0,
     own_pause = 0, whole_pause = 0, reserved = 0, fence = now, last_place = 0, keys_end = 0,
@@ -17,8 +16,7 @@ function Setup.create(program, now, damaged)
     gate.waiting[i] = 0
     rule:open(now)
   end
-  redis.call('DEL', MEMBERS)
-  redis.call('HDEL', HASH, 'former', 'offer', 'limits')
+  redis.call('DEL', HASH, MEMBERS)
 end
 
 function Setup.follow()

@@ -139,6 +139,6 @@ end
 function State.load(program, text)
   gate = take_known(program, text)
   if not gate and not restore(program, text) then return false end
-  if #text > SHORT then gate.large = true end
+  if is_long(text) then gate.large = true end
   return true
 end

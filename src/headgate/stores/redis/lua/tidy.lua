@@ -8,7 +8,7 @@ Tidy = {}
 -- Notes that a value is long, before a call replaces or removes it. `told` counts as one, so that
 -- Tidy.run removes it.
 function Tidy.note(record, kept, told)
-  if told or #(record or '') > SHORT or #(kept or '') > SHORT then gate.large = true end
+  if told or is_long(record) or is_long(kept) then gate.large = true end
 end
 
 -- Removes what only a name with waiters or holders needs. Returns whether HASH may be large.
@@ -23,19 +23,18 @@ function Tidy.run()
   return was_large
 end
 
--- Makes HASH anew without the fields that the call is about to write, unless a value is long. A
--- call that has just dropped a damaged state has nothing to make anew.
+-- Makes HASH anew without the fields that the call is about to write, unless a value is long.
 function Tidy.rewrite(state, reply_field, record)
   local fields, rest = redis.call('HKEYS', HASH), {}
-  if #fields == 0 or #fields > FEW or max(#PROGRAM, #state, #record) > SHORT then return end
+  if #fields > FEW or is_long(state) or is_long(record) then return end
   local values = redis.call('HMGET', HASH, unpack(fields))
   for i, field in ipairs(fields) do
     if field ~= 'state' and field ~= reply_field then
-      if #values[i] > SHORT then return end
+      if is_long(values[i]) then return end
       rest[#rest + 1], rest[#rest + 2] = field, values[i]
     end
   end
   redis.call('DEL', HASH)
   mark_for_ttl(HASH)
-  if #rest > 0 then redis.call('HSET', HASH, unpack(rest)) end
+  redis.call('HSET', HASH, unpack(rest)) -- the limits at least
 end
