@@ -231,21 +231,27 @@ def test_a_declaration_knows_the_cost_of_an_acquire_for_each_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "holds", "timeless", "lease"),
+    ("limits", "holds", "timeless", "lease", "is_one_rate"),
     [
-        ([Rate(1, per=1)], False, False, 0),
-        ([Concurrency(1)], True, True, 30_000_000),
-        ([Concurrency(1, lease=2), Concurrency(9, lease=1, unit="mb")], True, True, 1_000_000),
-        ([Concurrency(1, unit="mb")], True, False, 30_000_000),
-        ([Concurrency(1), Window(1, per=1)], True, False, 30_000_000),
+        ([Rate(1, per=1)], False, False, 0, True),
+        ([Rate(1, per=1, unit="tokens")], False, False, 0, False),
+        ([Concurrency(1)], True, True, 30_000_000, False),
+        ([Concurrency(1, unit="requests")], True, False, 30_000_000, False),
+        (
+            [Concurrency(1, lease=2), Concurrency(9, lease=1, unit="mb")],
+            *(True, True, 1_000_000, False),
+        ),
+        ([Concurrency(1, unit="mb")], True, False, 30_000_000, False),
+        ([Concurrency(1), Window(1, per=1)], True, False, 30_000_000, False),
     ],
 )
-def test_a_declaration_knows_whether_it_holds_is_timeless_and_its_lease(
-    limits: list[Limit], holds: bool, timeless: bool, lease: int
+def test_a_declaration_knows_the_facts_that_choose_how_a_request_is_sent(
+    limits: list[Limit], holds: bool, timeless: bool, lease: int, is_one_rate: bool
 ) -> None:
     declared = Declaration(rules_of(limits))
 
     assert (declared.holds, declared.timeless, declared.lease) == (holds, timeless, lease)
+    assert declared.is_one_rate == is_one_rate
 
 
 def test_a_capacity_is_that_of_the_narrowest_rule_of_a_unit() -> None:
@@ -317,6 +323,8 @@ def test_an_ordinary_rate_that_is_read_from_its_rule_becomes_the_same_rule(
         (Rate(10**13, per=100, steps=True), "10000000000000 every 100 seconds"),
         (Rate(2500.5, per=1, steps=True), "2500.5 every second"),
         (Rate(10**6, per=86_399.999_999), "1000000 per 86399.999999 seconds burst 1000000"),
+        # As long as "1 every 5 seconds ...": the steady one.
+        (Rate(1, per=5, capacity=239_721_546_953), "15 per 75 seconds burst 239721546953"),
     ],
     ids=str,
 )

@@ -46,6 +46,7 @@ TWINS = (
         "lifetimes",
         "nonsense",
         "notifications",
+        "pauses",
         "remembered_states",
     ),
     *("states_gone_back", "threads", "window_logs", "window_rules"),

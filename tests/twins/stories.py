@@ -217,7 +217,7 @@ class Author:
                 kind,
                 self.dice.choice(["requests", "tokens"]),
                 self.dice.choice([0, 0, self.amount()]),
-                self.amount() - 1,
+                self.amount() // 4,  # mostly 0: a statement lowers a count only if it is less
                 before,
             ]
         if kind in ("pause", "whole"):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.twins.wire import LUA, NOON, Acquire, Call, Wire
+from tests.twins.wire import LUA, NOON, Acquire, Call, Status, Wire
 
 FAST, SLOW = (
     "bucket requests 5 1 1 1000000 5",
@@ -60,6 +60,37 @@ def test_names_that_take_turns_keep_their_own_states(wire: Wire) -> None:
             assert passed(name, FAST, number, NOON) == (number <= 5)
     for name in names:
         name.client.unlink(*name.keys)
+
+
+def test_leases_that_a_call_leaves_to_the_next_one_end_then(wire: Wire) -> None:
+    """S9, L1: a call ends a hundred leases at most, and the server remembers no state: the next
+    call reads that leases end now.
+    """
+    wire.functions = False
+    limits, holder, other = "slots permits 150 1000000", f"{wire.token}-1.1", f"{wire.token}-2.1"
+    wire.call(Call(limits, holder, 1, (Acquire(1, 150),)), NOON)
+
+    calls = [Call(limits, other, number, (Status(),)) for number in (1, 2)]
+    left = [wire.call(call, NOON + 1_000_000).answers[0][-1] for call in calls]
+
+    assert left == [100, 150]
+
+
+def test_a_search_for_silent_sessions_goes_on_in_the_next_call(wire: Wire) -> None:
+    """S9, L3: a call walks a hundred waiters, and the server remembers no state: the next call
+    reads where the search stands.
+    """
+    wire.functions = False
+    limits, alive, silent = "slots permits 1 30000000", f"{wire.token}-1.1", f"{wire.token}-2.1"
+    for session, count in ((alive, 101), (silent, 50)):  # the first one holds
+        wire.call(Call(limits, session, 1, (Acquire(1, count),)), NOON)
+
+    waiting = []
+    for number, seconds in enumerate((9, 18, 19), 2):
+        asks = Call(limits, alive, number, (Status(),), declares=0)
+        waiting.append(wire.call(asks, NOON + seconds * 1_000_000).answers[0][1])
+
+    assert waiting == [150, 150, 100]
 
 
 # How much -----------------------------------------------------------------------------------------

@@ -38,3 +38,14 @@ def test_a_log_goes_with_its_window(wire: Wire) -> None:
     wire.call(asked(wire, 20, BUCKET, declares=2), NOON + 20)
 
     assert not wire.client.hexists(wire.key, "log1")
+
+
+def test_a_log_goes_with_its_last_entry(wire: Wire) -> None:
+    """S9: an idle window has no field for it."""
+    for number in range(1, 20):
+        wire.call(asked(wire, number), NOON + number)
+    assert wire.client.hexists(wire.key, "log1")
+
+    wire.call(asked(wire, 20), NOON + 10_000_000)
+
+    assert not wire.client.hexists(wire.key, "log1")

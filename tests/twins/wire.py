@@ -408,6 +408,7 @@ def outbox_items(words: Iterable[str], t: int) -> Iterator[tuple[int, int, int, 
         if word[0] in "@!":
             continue
         first, count, moment, fence, lease = int(word), *map(int, islice(words, 4))
+        assert count > 0, "an item names a request"
         if moment < 0:
             yield from ((first + index, -1, 0, lease) for index in range(count))
         else:
