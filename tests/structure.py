@@ -19,6 +19,7 @@ from typing import Any
 from radon.complexity import cc_visit
 from radon.metrics import mi_visit
 
+from tests.definitions import definitions_in
 from tests.servers import Server
 
 HERE = Path(__file__).parent
@@ -104,7 +105,7 @@ def show_circles(found: list[set[str]], package: Path) -> None:
 def classes(python: Texts) -> Iterator[tuple[int, int, str]]:
     """For each class: its attributes, its methods, its name."""
     for text in python.values():
-        for node in ast.walk(ast.parse(text)):
+        for node in definitions_in(text):
             if isinstance(node, ast.ClassDef):
                 methods = [
                     each

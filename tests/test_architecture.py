@@ -23,6 +23,7 @@ import pytest
 
 import headgate
 from tests import structure
+from tests.definitions import definitions
 from tests.processes import finished
 
 ROOT = Path(__file__).parents[1]
@@ -200,6 +201,7 @@ def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
             yield from at_run_time(child)
 
 
+@cache
 def imported(path: Path, walk: Callable[[ast.AST], Iterable[ast.AST]] = at_run_time) -> set[str]:
     """The modules that a file imports when it runs, wherever in it that stands; with `ast.walk`:
     those for types, too.
@@ -604,9 +606,7 @@ def test_each_file_begins_with_a_docstring_or_comment_about_itself() -> None:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".lua":
             return not re.match(r"-- \w.{20,}", text)
-        said = len(ast.get_docstring(tree(path)) or "") > 20 and text.removeprefix(
-            "#!/usr/bin/env python3\n"
-        ).startswith('"""')
+        said = re.match(r'(#!/usr/bin/env python3\n)?"""((?!""").){21}', text, re.DOTALL)
         return not said and bool(text or path.is_relative_to(SOURCE))
 
     assert_kept(CODE, breach)
@@ -656,7 +656,7 @@ def test_functions_are_short() -> None:
 def lengths(path: Path, lines: list[str]) -> Iterator[tuple[str, int]]:
     """Each function, and how many lines it has."""
     if path.suffix == ".py":
-        for node in ast.walk(tree(path)):
+        for node in definitions(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node.name, (node.end_lineno or 0) - node.lineno + 1
     else:

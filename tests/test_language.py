@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.definitions import definitions_in
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = (
     "docs/decisions",
@@ -147,9 +149,8 @@ def test_the_page_is_in_plain_english(path: str) -> None:
 
 
 def docstrings(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield ast.get_docstring(node) or ""
+    for node in definitions_in(text):
+        yield ast.get_docstring(node) or ""
 
 
 def comments(text: str) -> Iterator[str]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path("src/headgate")
 GROUPS = ("http", "frameworks")  # folders in which each module with an `__all__` is public
 FOLDER = "reference"
+parsed = cache(ast.parse)
 
 
 def public_modules(root: Path) -> dict[str, Path]:
@@ -39,7 +41,7 @@ def public_names(root: Path) -> dict[str, list[str]]:
 
 def offered(path: Path) -> list[str]:
     """Return the names in the `__all__` of a source file."""
-    for node in ast.parse(path.read_text()).body:
+    for node in parsed(path.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return [str(name) for name in ast.literal_eval(node.value)]
     return []
@@ -58,7 +60,7 @@ def place(module: str) -> str:
 
 def page(module: str, path: Path, names: list[str]) -> str:
     """Return a page of names after the first paragraph of the module's docstring."""
-    first, _, _ = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")
+    first, _, _ = (ast.get_docstring(parsed(path.read_text())) or "").partition("\n\n")
     return "\n\n".join([f"# {module}", first, *(f"::: {module}.{name}" for name in names)]) + "\n"
 
 

@@ -12,11 +12,12 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
+from tests.definitions import definitions_in
+
 ROOT = Path(__file__).parents[2]
 PROMISES = ROOT / "docs/promises.md"
 NUMBER = re.compile(r"\b(?:TL1|S[1-9]|L[1-6]|T(?:1[0-2]|[1-9])|H[12]|A[12])\b")  # of an invariant
 ROW = re.compile(r"^\| (TL1|[SLTHA]\d+) \| (.*) \| (.*) \|$", re.MULTILINE)
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @cache
@@ -24,11 +25,10 @@ def citing() -> dict[str, list[Path]]:
     """The files of tests in which a docstring cites an invariant, by its number."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(ROOT.glob("tests/**/test_*.py")):
-        nodes = [
-            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, DOCUMENTED)
-        ]
         for number in {
-            number for node in nodes for number in NUMBER.findall(ast.get_docstring(node) or "")
+            number
+            for node in definitions_in(path.read_text())
+            for number in NUMBER.findall(ast.get_docstring(node) or "")
         }:
             found[number].append(path)
     return found

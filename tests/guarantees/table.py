@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from tests.definitions import definitions_in
+
 ROOT = Path(__file__).parents[2]
 FAULTS = Path(__file__).with_name("faults.toml")
 NUMBER = re.compile(r"\bF[1-9]\d?\b")
@@ -66,7 +68,7 @@ def citing() -> dict[str, list[Test]]:
 
 
 def tests_in(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in definitions_in(path.read_text()):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
             "test_"
         ):
