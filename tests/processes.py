@@ -22,6 +22,7 @@ import headgate
 from tests.machine import scaled
 
 PROGRAMS = Path(__file__).parent / "programs"
+LEAN = PROGRAMS / "lean"  # on the path of each program: it hides OpenTelemetry
 PATIENCE = scaled(20.0)  # seconds for a line or an end: never waited for when all is well
 SLOW = re.compile(
     r"Executing <.*> took \d+\.\d{3} seconds"
@@ -30,14 +31,18 @@ SLOW = re.compile(
 
 def environment() -> dict[str, str]:
     """Ours, with the headgate that we test first on the path, and the variables that the tests
-    share.
+    share. The program starts without OpenTelemetry.
+
+    Development mode checks each allocation of C code: a fifth of a start, and headgate has no C.
     """
     path = [
         str(Path(headgate.__file__).parents[1]),
         str(PROGRAMS.parents[1]),
+        str(LEAN),
         os.environ.get("PYTHONPATH", ""),
     ]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    joined = os.pathsep.join(filter(None, path))
+    return {**os.environ, "PYTHONPATH": joined, "PYTHONMALLOC": "pymalloc"}
 
 
 def command(program: str, *arguments: object) -> list[str]:

@@ -38,7 +38,7 @@ from headgate.telemetry import add_hook, opentelemetry, reading, remove_hook
 from headgate.telemetry.opentelemetry import instrument
 from tests.faults.absence import killed
 from tests.faults.scene import keys_of
-from tests.processes import finished
+from tests.processes import LEAN, finished
 from tests.servers import Server
 from tests.telemetry.sdk import Telemetry
 from tests.world import HOUR, World, long, renew_now, session_of, told, until, waiting
@@ -647,7 +647,8 @@ for provider in (None, metrics.get_meter_provider()):
 
 
 def test_the_global_provider_may_be_set_later_and_is_one() -> None:
-    assert finished(GLOBAL) == "1\n2\n3\n"
+    seen = f"import sys; sys.path.remove({str(LEAN)!r})"
+    assert finished(f"{seen}\n{GLOBAL}") == "1\n2\n3\n"
 
 
 @pytest.mark.parametrize(
