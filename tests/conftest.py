@@ -8,11 +8,13 @@ import re
 import secrets
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import cache
 from types import FrameType
 
 # It looks at the collector's objects when it is imported, which must not be frozen by then.
 import hypothesis
 import pytest
+import redis.utils
 
 from headgate import log_writer
 from headgate.stores import registry
@@ -27,6 +29,9 @@ from tests.portals import end_portal
 from tests.proofs import Proofs, kind_of
 from tests.servers import Server, ServerMissing
 from tests.world import World
+
+# For each connection redis-py reads its own version from a file, which takes half a millisecond.
+redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 
 HERE = "redis"
 FOR_EVER = round(scaled(60))  # seconds after which a test that still waits will wait for ever
