@@ -22,23 +22,23 @@ import headgate
 from tests.machine import scaled
 
 PROGRAMS = Path(__file__).parent / "programs"
-LEAN = PROGRAMS / "lean"  # on the path of each program: it hides OpenTelemetry
+LEAN = PROGRAMS / "lean"  # a folder on the path of most programs: it hides OpenTelemetry
 PATIENCE = scaled(20.0)  # seconds for a line or an end: never waited for when all is well
 SLOW = re.compile(
     r"Executing <.*> took \d+\.\d{3} seconds"
 )  # asyncio's debug mode writes this on a busy machine
 
 
-def environment() -> dict[str, str]:
+def environment(*, lean: bool = True) -> dict[str, str]:
     """Ours, with the headgate that we test first on the path, and the variables that the tests
-    share. The program starts without OpenTelemetry.
+    share. `lean`: the program does not find OpenTelemetry, which FastAPI needs.
 
     Development mode checks each allocation of C code: a fifth of a start, and headgate has no C.
     """
     path = [
         str(Path(headgate.__file__).parents[1]),
         str(PROGRAMS.parents[1]),
-        str(LEAN),
+        str(LEAN) if lean else "",
         os.environ.get("PYTHONPATH", ""),
     ]
     joined = os.pathsep.join(filter(None, path))

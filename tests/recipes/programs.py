@@ -36,7 +36,7 @@ class Program:
         self._process = subprocess.Popen(
             [sys.executable, *words],
             cwd=RECIPES,
-            env={**environment(), "PYTHONUNBUFFERED": "1", **variables},
+            env={**environment(lean=False), "PYTHONUNBUFFERED": "1", **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

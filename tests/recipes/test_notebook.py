@@ -56,7 +56,8 @@ class Kernel:
 async def kernel(service: Service) -> AsyncIterator[Kernel]:
     notebook = nbformat.read(RECIPES / "notebook.ipynb", as_version=4)
     client: Any = NotebookClient(notebook, timeout=None)
-    async with client.async_setup_kernel(env={**environment(), "SERVICE_URL": service.url}):
+    variables = {**environment(lean=False), "SERVICE_URL": service.url}
+    async with client.async_setup_kernel(env=variables):
         yield Kernel(client)
 
 
