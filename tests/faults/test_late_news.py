@@ -15,7 +15,7 @@ from redis import Redis
 
 from headgate import Limiter, Rate
 from headgate.stores.redis.session.loop_session import LoopSession
-from headgate.stores.redis.session.traffic import Traffic
+from headgate.stores.redis.session.session import Session
 from tests.faults.scene import elsewhere, enter, eventually
 from tests.world import session_of, soon, waiting
 
@@ -51,9 +51,8 @@ async def test_one_token_comes_back_when_a_waiter_is_cancelled_as_its_notificati
         on_notification(loop_session, notification)
 
     monkeypatch.setattr(LoopSession, "on_notification", cancelled_first)
-    monkeypatch.setattr(
-        Traffic, "poll", lambda traffic: None
-    )  # or the reply to that might be faster than the notification
+    # The reply to a poll might be faster than the notification.
+    monkeypatch.setattr(Session, "on_time", lambda session, now: None)
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     permit.settle(tokens=8)
     with pytest.raises(asyncio.CancelledError):

@@ -152,7 +152,7 @@ async def test_a_waiter_sends_its_heartbeats_though_it_gets_notifications(
 
     last = its.machine.numbering.last_reply
     last.asked_at -= 2.0
-    its.on_notification(f"{its.machine.numbering.session_id} {last.server} 2900000")
+    its.on_notification(f"{its.machine.numbering.session_id} {last.server_time} 2900000")
 
     assert its.machine.next_moment() - monotonic() <= polls.HEARTBEAT - 2.0
     await permit.arelease()
