@@ -16,7 +16,7 @@ from headgate.counts import permits_are_timed
 from headgate.declaring import Attached
 from headgate.entrance import Entrance, made_from
 from headgate.gate.compile import NO_LIMITS, Declaration, declaration
-from headgate.keys import encoded, encoded_name, is_plain_key, title
+from headgate.keys import encoded, is_plain_key, title
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.permit import Outcome, Permit, Refusal
 from headgate.pickles import attributes, remade
@@ -232,7 +232,7 @@ class Limiter(Entrance):
         # A key is always a plain Limiter: the attributes of a subclass would be missing.
         child: Limiter = object.__new__(Limiter)
         if type(key) is str and is_plain_key(key):
-            name = f"{encoded_name(self.name)}:{key}"
+            name = f"{self._default.closing.name}:{key}"  # that is the encoded name
         else:
             key = check_name(key, f"Limiter({self.name!r})[...]", "key")
             name = encoded(self.name, key)

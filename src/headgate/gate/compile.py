@@ -7,9 +7,10 @@ Python as in Lua. `program` is the text that goes to the Lua twin.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import gcd
+from typing import Any
 
 from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.fixed_window import FixedWindowRule
@@ -162,6 +163,7 @@ class Declaration:
         "holds",
         "is_one_rate",
         "lease",
+        "make_state",
         "program",
         "rated",
         "timeless",
@@ -185,6 +187,8 @@ class Declaration:
         # No decision depends on the time, and each acquire takes a permit, which it may hand on.
         self.timeless = not self.rated and "permits" in self.capacity
         self.lease = min(leases, default=0)
+        # For the memory store: makes the state of a key that begins at a moment.
+        self.make_state: Callable[[int], Any] | None = None
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -199,9 +203,17 @@ class Declaration:
         """Fresh rules: each state has its own."""
         return tuple([make() for make in self._makers])
 
-    def rule(self, t: int) -> Rule:
-        """A fresh rule of the first limit, which begins at `t`."""
-        return self._makers[0](t)
+    def maker_of(self, classes: Mapping[Any, Any]) -> Callable[[int], Any]:
+        """A function that makes a fresh rule of the first limit, which begins at its argument.
+
+        `classes`: by the class of a rule, the subclass to make.
+        """
+        make = self._makers[0]
+        return partial(classes[make.func], *make.args)
+
+    def __deepcopy__(self, memo: object) -> Declaration:
+        """It never changes."""
+        return self
 
 
 # For a limiter that is attached to a name, until it has asked the store.
@@ -216,7 +228,7 @@ def parsed(text: str) -> Rule:
     return maker(text)()
 
 
-def maker(text: str) -> Callable[..., Rule]:
+def maker(text: str) -> partial[Rule]:
     kind, unit, *numbers = text.split(" ")
     return partial(KINDS[kind], unit, *map(int, numbers))
 

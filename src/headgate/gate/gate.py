@@ -136,7 +136,8 @@ class Rules:
         for rule in self.all:
             rule.open(t)
             old = next(
-                (old for old in former if type(old) is type(rule) and old.unit == rule.unit), None
+                (old for old in former if isinstance(old, type(rule)) and old.unit == rule.unit),
+                None,
             )
             if old is None:
                 others.append(rule)

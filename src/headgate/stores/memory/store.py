@@ -17,7 +17,7 @@ from headgate.gate.compile import Declaration
 from headgate.hooks import ON_CHANGE
 from headgate.keys import title, whole_of
 from headgate.stores.limit_history import Written, note_limits
-from headgate.stores.memory.key_queue import KeyQueue, KeyState
+from headgate.stores.memory.key_queue import KeyQueue, KeyState, begun
 from headgate.stores.memory.lock import Lock, Reentered, forget_all, has_lock
 from headgate.stores.memory.queue import (
     MemoryQueue,
@@ -32,6 +32,7 @@ from headgate.stores.status import Status
 from headgate.threads import living, snapshot
 
 if TYPE_CHECKING:
+    from headgate.gate.gate import Rule
     from headgate.interfaces import Lists, Queue
 
 FEWEST_QUEUES = 1024  # queues that are kept without looking for idle ones
@@ -100,7 +101,7 @@ class MemoryStore:
             if self.kept[name] is not state:  # a handler has opened it before this
                 return cast(MemoryQueue, self.kept[name])
             queue = MemoryQueue(self, name, state.declared)
-            inside = take_over(queue, state.rule, state.fence)
+            inside = take_over(queue, cast("Rule", state), state.fence)
             self._pause_key(queue)
             self.lock.deferred.append((self.lock, lambda: self._enroll(name)))
             # These lines make no call, so nothing runs between them. Each block that leaves finds
@@ -125,14 +126,20 @@ class MemoryStore:
         if self.pauses and (until := self.pauses.get(whole_of(queue.name) or "")):
             queue.pause_whole(until)
 
-    def begin_key(self, name: str, declared: Declaration) -> None:
-        """Begin the state of a key, under the lock.
+    def begin_key(self, name: str, declared: Declaration, t: int) -> KeyState | None:
+        """Begin the state of a key at `t`, under the lock.
 
-        If some code still refers to the evicted queue of the key, that one goes on instead.
+        None: a signal handler has begun one meanwhile. Or some code still refers to the evicted
+        queue of the key, so that one goes on instead.
         """
         if self._has_dropped and self._queues.get(name) is not None:
-            return
-        self.kept.setdefault(name, KeyState(declared, self.clock.now()))
+            return None
+        state = begun(declared, t)
+        if name in self.kept:
+            return None
+        # No call comes after this line: no handler runs before the caller goes on.
+        self.kept[name] = state
+        return state
 
     def pause_keys(self, name: str, until: int) -> None:
         """Pause all keys of the limiter `name`, or end their pause (0). Their own pauses stay."""
