@@ -301,6 +301,20 @@ def test_threads_of_a_key_are_held_by_the_limiters_pause(store: Any, name: str) 
     assert len(permits) == 1
 
 
+def test_a_thread_that_has_just_paused_the_limiter_passes_at_no_key(store: Any, name: str) -> None:
+    """Neither at a known key nor at a new one, though the pause is still on its way."""
+    limiter = Limiter(name, Rate(100, per=HOUR), store=store, max_sleep=0.05)
+    for _ in range(3):
+        with limiter["known"]:
+            pass
+
+    limiter.pause(HOUR)
+
+    for key in ("known", "new"):
+        with pytest.raises(MaxSleepExceededError):
+            limiter[key].acquire_sync()
+
+
 # Limiters that are attached -----------------------------------------------------------------------
 
 

@@ -133,9 +133,11 @@ def test_a_queue_lost_while_the_clock_stands_still_lapses_its_session_once(wire:
 
 
 @pytest.mark.parametrize("created", ["by a client", "by the fast path"])
-def test_a_waiter_keeps_its_place_after_its_members_were_lost(wire: Wire, created: str) -> None:
+def test_a_waiter_keeps_its_place_after_its_members_were_lost(
+    wire: Wire, made: Callable[[], Wire], created: str
+) -> None:
     """L2: given a session of a Cluster whose members were lost and created anew, when it waits and
-    another session calls, then its waiter stays in the queue.
+    another session calls, then its waiter stays in the queue. Calls of other names change nothing.
     """
     limits, first, other = "slots permits 2 30000000", *(f"{wire.token}-{n}.1" for n in (1, 2))
     asking = Call(limits, first, 1, (Acquire(1),), clustered=True)
@@ -149,7 +151,10 @@ def test_a_waiter_keeps_its_place_after_its_members_were_lost(wire: Wire, create
             wire.client.execute_command(verb, key, *words)
 
     asked = wire.call(replace(asking, number=3, requests=(Acquire(3, 3),)), NOON + 2)
+    elsewhere = made()
+    elsewhere.call(Call(limits, other, 1, (Status(),), clustered=True), NOON + 2)
     seen = wire.call(Call(limits, other, 1, (Status(),), clustered=True), NOON + 3)
+    elsewhere.forget()
 
     (*_, (verdict, waiting, *_)), (status, *_) = asked.answers, seen.answers
     assert verdict == "wait"

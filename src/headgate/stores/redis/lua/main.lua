@@ -42,6 +42,7 @@ local head_notified -- the field `told`
 
 -- A client has created the keys that were missing while the slot moved (node.py).
 local function drop_placeholders()
+  head_notified = nil
   redis.call('HDEL', HASH, 'told')
   Membership.drop_placeholder()
 end
@@ -168,15 +169,17 @@ function Main.run(its_keys, its_args)
   local reply_field, outbox_field = 'r' .. SESSION, 'm' .. SESSION
   local limits, state, record, kept, told =
     unpack(redis.call('HMGET', HASH, 'limits', 'state', reply_field, outbox_field, 'told'))
+  head_notified = told
   local former, alive_until, last, last_now = ReplyCache.recall(record)
   if former then return former end
   local lost = received ~= '0' and not ReplyCache.was_received(last, last_now, received)
   local refusal, is_new = open_state(limits, state, alive_until, record, received, lost, waits)
   if refusal then return refusal end
 
-  if is_new then record, kept, told = nil, nil, nil end -- they were of an earlier state
-  head_notified = told
-  Tidy.note(record, kept, told)
+  if is_new then -- these were of an earlier state
+    record, kept, head_notified, alive_until = nil, nil, nil, 0
+  end
+  Tidy.note(record, kept, head_notified)
   Outbox.reset(kept)
   Holders.expire()
   update_limits()
