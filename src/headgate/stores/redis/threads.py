@@ -38,6 +38,10 @@ class Queue(SessionQueue, Protocol):
     def declared(self) -> Declaration: ...
     @property
     def issuer(self) -> FastIssuer: ...
+    @property
+    def whole(self) -> Queue | None: ...
+    @property
+    def threads(self) -> Threads: ...
 
 
 class FastPaths(Sessions, Protocol):
@@ -67,9 +71,13 @@ class Threads:
         """
         check_thread()
         start = monotonic()
+        if start < self.no_fast_path_until:
+            return None
+        whole = self._queue.whole
+        if whole is not None and start < whole.threads.no_fast_path_until:
+            return None
         # If a pause of the whole limiter holds or may hold, the portal's session asks for it.
-        passes = self._queue.whole is None or self._queue.pause.passes(start)
-        if start < self.no_fast_path_until or not passes:
+        if whole is not None and not self._queue.pause.passes(start):
             return None
         permit = self._store.fast_path().acquire(self._queue.issuer, request)
         if permit is not None:
