@@ -221,12 +221,14 @@ class KeyQueue:
         """`_admit` under the lock. It takes effect whole or not at all."""
         store, name = self._store, self.name
         lock, kept = store.lock, store.kept
-        # In a pause of the limiter with all its keys, callers wait in the whole queue.
-        paused = store.pauses and pause_left(store, name)
-        fresh, t = None, 0
+        fresh, t, paused = None, 0, 0
         if name not in kept:
             t = store.clock.now()
             fresh = store.begin_key(name, self._own, t)
+        if store.pauses:
+            # In a pause of the limiter with all its keys, callers wait in the whole queue. A
+            # handler may run in this call, so the state counts as a known one.
+            paused, fresh = pause_left(store, name), None
         # No call comes from here, or from the end of `begin_key`, to `busy`. From then on a handler
         # changes nothing, and leaves the deferred calls to this caller.
         state: Any = kept[name] if name in kept else None  # noqa: SIM401 - `get` is a call
