@@ -248,6 +248,18 @@ def plain(value: float) -> str:
     return text.removesuffix(".0")
 
 
+# From the longest. A time is shown in the first unit of which it has two or more.
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
+
+
+def duration(seconds: float) -> str:
+    """Seconds have three digits, and longer units one after the point. The least is 1 ms."""
+    for size, unit in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{max(seconds, 0.001):.3g} s"
+
+
 def show(value: object) -> str:
     """`value` for a message: its repr without addresses, kept short, and safe for any object."""
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:

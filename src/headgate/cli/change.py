@@ -16,7 +16,7 @@ from headgate.keys import encoded
 from headgate.limit_parser import parse_limit
 from headgate.limiter import Limiter
 from headgate.stores.status import Status
-from headgate.stores.status_text import duration
+from headgate.validation import duration
 
 
 async def set_limits(args: Namespace) -> None:

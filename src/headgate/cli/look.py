@@ -14,7 +14,7 @@ from headgate.cli.store import attach, attach_key, redis_store_of
 from headgate.internals import queue_of, status_in_use
 from headgate.keys import encoded
 from headgate.listing import akeys_of
-from headgate.stores.status_text import duration
+from headgate.validation import duration
 
 if TYPE_CHECKING:
     from headgate.stores.members import Holder, Members, Waiter

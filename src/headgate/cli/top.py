@@ -19,7 +19,8 @@ from headgate.keys import encoded
 from headgate.listing import LastNames
 from headgate.missing_extra import extra
 from headgate.stores.status import Status
-from headgate.stores.status_text import Use, bar, duration
+from headgate.stores.status_text import Use, bar
+from headgate.validation import duration
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -15,6 +15,7 @@ from headgate.hooks import emit, has_hooks
 from headgate.keys import names_of, title
 from headgate.log_writer import log
 from headgate.stores.limit_history import in_words
+from headgate.validation import duration
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
@@ -53,8 +54,6 @@ def note_fleet_limits(queue: str, declared: Declaration) -> None:
 
 
 def _note_pause(queue: str, seconds: float, reason: str) -> None:
-    from headgate.stores.status_text import duration  # few limiters are paused
-
     counts = counts_of(queue)
     counts.paused_until = max(counts.paused_until, monotonic() + seconds)
     message, time = "%s is paused for %s%s.", duration(seconds)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Gate
 from headgate.keys import unquoted
+from headgate.validation import duration
 from headgate.values import Value, with_fields
 
 if TYPE_CHECKING:
@@ -106,11 +107,7 @@ class Status(Value):
             for limit in self.limits
         )
         line = f"{limits or 'no limits declared yet'}, {self.waiting} waiting"
-        if not self.paused:
-            return line
-        from headgate.stores.status_text import duration  # few limiters are paused
-
-        return f"{line}, paused for {duration(self.paused)}"
+        return f"{line}, paused for {duration(self.paused)}" if self.paused else line
 
     def __str__(self) -> str:
         from headgate.stores.status_text import as_text  # few programs print a status

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headgate.validation import duration
+
 WIDTH = 20  # of a bar, in columns
 LONGEST_NAME = 64  # in columns; a longer name loses its middle
 NO_LIMITS = "no limits declared yet"
-# From the longest. A time is shown in the first unit of which it has two or more.
-UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
 class Use(NamedTuple):
@@ -63,14 +63,6 @@ def outlook(waiting: int, retry_after: float | None, paused: float) -> list[str]
         turn = f"could go {f'in {duration(retry_after)}' if retry_after else 'at once'}"
     lines = [f"{waiting:,} waiting; a new caller {turn}"]
     return [*lines, f"paused for {duration(paused)}"] if paused else lines
-
-
-def duration(seconds: float) -> str:
-    """Seconds have three digits, and longer units one after the point. The least is 1 ms."""
-    for size, unit in UNITS:
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{max(seconds, 0.001):.3g} s"
 
 
 def shortened(text: str) -> str:
