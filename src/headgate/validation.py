@@ -272,7 +272,8 @@ def show(value: object) -> str:
         text = _ADDRESS.sub("", _SHORT.repr(value))
     except Exception:  # of a repr: it must not hide the error that is about to be raised
         return f"a {type(value).__name__}"
-    if "://" in (value if isinstance(value, str) else text):  # it may hold a password
+    whole = value if isinstance(value, str) else repr(value) if isinstance(value, bytes) else text
+    if "://" in whole:  # it may hold a password
         return f"a {type(value).__name__} with a URL"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 

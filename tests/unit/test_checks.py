@@ -424,7 +424,19 @@ def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
     assert "Hostile" in validation.show(Hostile())
 
 
-@pytest.mark.parametrize("wrap", [str, str.encode, lambda url: [url], lambda url: "x" * 60 + url])
+LONG = "x" * 60
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        str,
+        str.encode,
+        lambda url: [url],
+        lambda url: LONG + url,
+        lambda url: f"{LONG}{url}".encode(),
+    ],
+)
 def test_a_shown_value_has_no_part_of_a_url(wrap: Callable[[str], object]) -> None:
     value = wrap("redis://user:password@localhost")
     assert validation.show(value) == f"a {type(value).__name__} with a URL"
