@@ -11,10 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from itertools import count
+from typing import cast
 
 from headgate import Concurrency, Limiter
+from headgate.internals import queue_of, store_of
 from headgate.stores.redis import fast_path
 from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.store import RedisStore
 from headgate.stores.redis.transport.portal import Portal
 from tests.forking import CHILDREN, FORKED, fork_once, signal_main, signal_until_forked
 
@@ -60,6 +64,19 @@ def before(whole: Callable[..., object], *arguments: object) -> object:
     return whole(*arguments)
 
 
+def connect(new: Limiter, url: str) -> None:
+    """Open the connection to the server of `new`, by another name that it has in a Cluster."""
+    where = cast(RedisStore, store_of(new)).topology.where
+    names = (Limiter(f"{new.name}-{n}", Concurrency(2), store=url) for n in count())
+    known = next(each for each in names if where(key_of(each)) == where(key_of(new)))
+    for _ in range(2):  # the first acquire opens no connection
+        known.acquire_sync().release()
+
+
+def key_of(limiter: Limiter) -> str:
+    return cast(RedisQueue, queue_of(limiter)).key
+
+
 def main(url: str, name: str, how: str) -> None:
     limiter = Limiter(name, Concurrency(1), store=url)
     signal.signal(signal.SIGUSR1, fork_once)
@@ -69,8 +86,8 @@ def main(url: str, name: str, how: str) -> None:
     if how in ("acquire", "granted"):
         limiter.acquire_sync().release()
     if how == "first":
-        limiter.acquire_sync().release()
         limiter = Limiter(f"{name}-new", Concurrency(2), store=url)
+        connect(limiter, url)
     call = {
         "status": limiter.status,
         "start": limiter.status,
