@@ -73,28 +73,9 @@ EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.valu
 # The part of the standard library for arithmetic and text: no clock, no I/O, no loop, no lock, no
 # chance.
 PURE = {
-    *[
-        "__future__",
-        "collections",
-        "collections.abc",
-        "dataclasses",
-        "datetime",
-        "decimal",
-        "difflib",
-        "enum",
-        "fractions",
-    ],
-    *[
-        "functools",
-        "itertools",
-        "keyword",
-        "math",
-        "re",
-        "reprlib",
-        "types",
-        "typing",
-        "urllib.parse",
-    ],
+    *("__future__", "collections", "collections.abc", "dataclasses", "datetime", "decimal"),
+    *("difflib", "enum", "fractions", "functools", "itertools", "keyword", "math", "re"),
+    *("reprlib", "types", "typing", "urllib.parse"),
 }
 CLOCKS = frozenset({"now", "today", "utcnow"})  # the calls that make a clock of datetime
 TWINS = sorted(path.stem for path in GATE.glob("*.lua"))
@@ -103,6 +84,8 @@ ONLY_PYTHON = {
     "text": "a declaration is written in Python and only read in Lua",
     "costs": "RequestId.costs_of",
     "admit": "the hot path of one process",
+    "gone": "a value of the state in Lua",
+    "drop_skipped": "the log is one string in Lua",
     "at_once": "the hot path of one process",
     "entry_at": "operations.lua finds the head of the queue first",
     "next_at": "operations.lua asks `ready` for the head of the queue",

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from headgate.gate.compile import rules_of
 from headgate.gate.gate import Gate, Grant, Refuse, Units, Wait
+from headgate.gate.sliding_window import SlidingWindowRule
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 
 START = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
@@ -242,9 +243,10 @@ def described(gate: Gate) -> Any:
     """The whole state at the gate's own time, in plain values."""
     gate = twin(gate)
     for rule in gate.rules.all:
-        rule.left(
-            max(gate.t, gate.not_before)
-        )  # brings it up to the moment: a state may be old, and still the same
+        # Bring it up to the moment: a state may be old, and still the same.
+        rule.left(max(gate.t, gate.not_before))
+        if isinstance(rule, SlidingWindowRule):
+            rule.drop_skipped()
     rules = [
         {name: getattr(rule, name) for name in type(rule).__slots__} for rule in gate.rules.all
     ]

@@ -172,7 +172,7 @@ def crowded(draw: st.DrawFn) -> tuple[Rule, Exact, list[tuple[int, int]]]:
 
 
 def entries(rule: Rule) -> list[tuple[int, int]]:
-    numbers = [*rule.log, rule.last, rule.pending]
+    numbers = [*rule.log[rule.skipped :], rule.last, rule.pending]
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
@@ -443,6 +443,16 @@ WAYS: dict[str, Callable[[Rule, int], Any]] = {
     "take": lambda rule, t: rule.take(1, t),
     "admit": Rule.admit,
 }
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_full_window_keeps_few_forgotten_entries(way: str) -> None:
+    """S9: given one call for each token that comes free, the log stays short."""
+    rule = Rule("requests", 3, SECOND)
+    for number in range(100):
+        WAYS[way](rule, START + number * SECOND // 3 + number)
+        assert len(rule.log) <= 2 * (3 + 17)
+    assert len(entries(rule)) <= 4
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -76,7 +76,8 @@ class Author:
             self.rule = new
         else:
             answer = getattr(self.rule, name)(*arguments)
-        numbers = (answer or 0, *(getattr(self.rule, number) for number in NUMBERS), *self.rule.log)
+        log = self.rule.log[self.rule.skipped :]
+        numbers = (answer or 0, *(getattr(self.rule, number) for number in NUMBERS), *log)
         self.said.append(" ".join(map(str, numbers)))
 
     def draw(self) -> Step:

@@ -1,5 +1,6 @@
 """The sliding window, on integers. Twin: sliding_window.lua, function for function. Python alone
-has `admit`. Lua alone has `numbers`, `restore` and the local functions of its log.
+has `admit`, `gone` and `drop_skipped`. Lua alone has `numbers`, `restore` and the local functions
+of its log.
 
 A log of (moment, cost) for one period, merged by moment. A grant at `t` counts until `t + per`, so
 no half-open interval of `per` microseconds ever holds more than `amount`.
@@ -20,6 +21,7 @@ from headgate.gate.concurrency import MOST
 
 CELLS = 124  # of a period: from 4 ms on, a cell is shorter than per/120
 FULL = 2 * 127  # numbers in the log; the latest entry is beside it
+MOST_SKIPPED = 2 * 16  # numbers of forgotten entries in the log, about
 # The time of a cell, by period. The windows of many keys share the number.
 cell_of = lru_cache(maxsize=256)(lambda per: -(-per // CELLS))
 
@@ -30,13 +32,14 @@ class SlidingWindowRule:
     __slots__ = (
         "capacity",
         "cell",
-        "gone",
+        "gone_before",
         "last",
         "log",
         "merges_until",
         "opened",
         "pending",
         "per",
+        "skipped",
         "unit",
         "used",
     )
@@ -57,35 +60,52 @@ class SlidingWindowRule:
     def open(self, t: int) -> None:
         """Begin at `t`. Giving back an earlier grant returns nothing (T9)."""
         # Moment and cost of each entry but the latest, oldest first. It is empty if `last` is 0.
+        # The first `skipped` numbers are those of forgotten entries: to delete each entry at once
+        # would move all others.
         log: list[int] = []
         # `last` and `pending` are the moment and cost of the latest entry.
         # One statement: an exception of a signal handler changes nothing or finds all changed.
-        self.log, self.used, self.last, self.pending = log, 0, 0, 0
-        # When tokens last came free, as an entry expired or the limits changed; and when the window
-        # began. `give` and `drain` need them.
-        self.gone, self.opened = 0, t
+        self.log, self.skipped, self.used, self.last, self.pending = log, 0, 0, 0, 0
+        # `gone`, but for the entries that are skipped; and when the window began.
+        self.gone_before, self.opened = 0, t
         self.merges_until = 0  # new entries merge before this moment
 
     def refresh(self, t: int) -> None:
         """Forget the entries that no longer count at `t`."""
-        log, past = self.log, t - self.per
+        log, past, end, spent = self.log, t - self.per, self.skipped, 0
         if self.last <= past:
             if self.last > 0:
                 gone = max(self.gone, self.last + self.per)
-                self.log, self.used, self.last, self.pending, self.gone = [], 0, 0, 0, gone
-        elif log and log[0] <= past:
-            end, spent = 2, log[1]
-            while end < len(log) and log[end] <= past:
-                spent += log[end + 1]
-                end += 2
-            gone = log[end - 2] + self.per
-            del log[:end]
-            self.used, self.gone = self.used - spent, gone if gone > self.gone else self.gone
+                self.log, self.skipped, self.used, self.last, self.pending = [], 0, 0, 0, 0
+                self.gone_before = gone
+            return
+        while end < len(log) and log[end] <= past:
+            spent += log[end + 1]
+            end += 2
+        self.skipped, self.used = end, self.used - spent
+        if end >= MOST_SKIPPED:
+            self.drop_skipped()
+
+    @property
+    def gone(self) -> int:
+        """When tokens last came free, as an entry expired or the limits changed.
+
+        `give` and `drain` need it.
+        """
+        if not self.skipped:
+            return self.gone_before
+        return max(self.gone_before, self.log[self.skipped - 2] + self.per)
+
+    def drop_skipped(self) -> None:
+        gone = self.gone
+        # No signal handler runs from here on, because nothing is called.
+        del self.log[: self.skipped]
+        self.skipped, self.gone_before = 0, gone
 
     def freed(self, need: int) -> int:
         """The moment at which `need` of the tokens in the log no longer count."""
         log = self.log
-        for at in range(0, len(log), 2):
+        for at in range(self.skipped, len(log), 2):
             need -= log[at + 1]
             if need <= 0:
                 return log[at] + self.per
@@ -101,7 +121,10 @@ class SlidingWindowRule:
         last, pending = self.last, self.pending
         if t != last > 0:  # there is a latest entry, of another moment
             if len(self.log) == FULL:
-                self.merge(t)
+                if self.skipped:
+                    self.drop_skipped()
+                else:
+                    self.merge(t)
             if t >= self.merges_until or t // self.cell != last // self.cell:
                 log = self.log
                 # No signal handler runs from here on, because nothing is called.
@@ -127,18 +150,15 @@ class SlidingWindowRule:
         """
         used = self.used
         if used >= self.capacity:
-            log, past = self.log, now - self.per
-            if len(log) > 2 and log[0] <= past < log[2]:
-                # Written out, as mostly one entry expires.
-                used -= log[1]
-                gone = log[0] + self.per
-                del log[:2]
-                self.used, self.gone = used, gone if gone > self.gone else self.gone
-            else:
+            log, skipped = self.log, self.skipped
+            if MOST_SKIPPED > skipped < len(log) and log[skipped] + self.per <= now:
+                used -= log[skipped + 1]
+                self.skipped, self.used = skipped + 2, used
+            if used >= self.capacity:
                 self.refresh(now)
                 used = self.used
-            if used >= self.capacity:
-                return False
+                if used >= self.capacity:
+                    return False
         last, pending = self.last, self.pending
         if now != last > 0:  # as in `take`
             log = self.log
@@ -156,7 +176,7 @@ class SlidingWindowRule:
         # It has no entry if the window began later, or if it counts no longer.
         if t < self.opened or t + self.per <= self.gone:
             return
-        log, at = self.log, 0
+        log, at = self.log, self.skipped
         while at < len(log) and log[at] < t:
             at += 2
         moment, there = log[at : at + 2] or (self.last, self.pending)
@@ -205,6 +225,7 @@ class SlidingWindowRule:
 
     def adopt(self, old: SlidingWindowRule, t: int) -> None:
         """Earlier grants still count, for the new period (T9)."""
-        self.log, self.used, self.last, self.pending = old.log, old.used, old.last, old.pending
-        self.gone, self.opened = t, old.opened
+        self.log, self.skipped, self.used = old.log[old.skipped :], 0, old.used
+        self.last, self.pending = old.last, old.pending
+        self.gone_before, self.opened = t, old.opened
         self.merges_until = old.merges_until if self.per == old.per else 0
