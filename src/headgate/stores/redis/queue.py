@@ -184,10 +184,10 @@ class RedisQueue:
     async def enter_waiting(self, request: Request) -> None:
         session = self.routing.session()
         permit = await session.acquire(request, enters=True)
-        if permit.held:
-            self._inside.note_entry(permit, session.client.task)
-        else:  # these limits hold no permits
+        if permit is None:
             self._inside.note_pass()
+        else:
+            self._inside.note_entry(permit, session.client.task)
 
     def enter_sync(self, request: Request) -> None:
         permit = self.acquire_sync(request)

@@ -12,7 +12,7 @@ import os
 import threading
 from collections import Counter
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headgate.errors import StoreError
 from headgate.keys import title
@@ -69,7 +69,8 @@ class Routing:
         return session
 
     def acquire(self, request: Request) -> Coroutine[Any, Any, Permit]:
-        return self.session().acquire(request)
+        # Only a caller that enters may get None.
+        return cast("Coroutine[Any, Any, Permit]", self.session().acquire(request))
 
     def current_caller(self) -> Hashable:
         """The current task or thread. The last client mostly knows it without a system call."""

@@ -109,10 +109,11 @@ class LoopSession:
 
     # Requests of the queue ------------------------------------------------------------------------
 
-    async def acquire(self, request: Request, enters: bool = False) -> Permit:
+    async def acquire(self, request: Request, enters: bool = False) -> Permit | None:
         """The permit of `request`, at its moment.
 
-        A caller that `enters` never sees its permit. So it may take over that of another caller.
+        A caller that `enters` never sees its permit. So it may take over that of another caller,
+        and it needs none if its limits hold nothing: then this returns None.
         """
         loop, on_wait = self.client.loop, request.on_wait
         pending = LoopAcquire(request, loop.create_future(), enters, monotonic())
@@ -142,7 +143,7 @@ class LoopSession:
                 pending.request,
                 waited if pending.queued else None,
             )
-            return pending.permit or issued(self, pending, grant, waited)
+            return issued(self, pending, grant, waited)
         except BaseException as error:
             self.leave(pending)
             if not noted:
@@ -408,8 +409,17 @@ class LoopAcquire(PendingAcquire):
             cast("Future[Any]", self.future).get_loop().call_soon_threadsafe(self.resolve, error)
 
 
-def issued(session: LoopSession, pending: PendingAcquire, grant: Grant, waited: float) -> Permit:
-    """The permit of a grant. The session renews it from now on."""
+def issued(
+    session: LoopSession, pending: PendingAcquire, grant: Grant, waited: float
+) -> Permit | None:
+    """The permit of a grant. The session renews it from now on.
+
+    None: the caller enters a block, and its limits hold nothing.
+    """
+    if pending.permit is not None:
+        return pending.permit
+    if pending.enters and pending.believed is None:
+        return None
     permit = Permit(
         session.queue.issuer,
         pending.request.units,
