@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, get_type_hints
 
 import pytest
 
@@ -688,6 +688,18 @@ def test_the_public_names_are_those_of_the_package_itself() -> None:
     shown = {name for name in dir(headgate) if not name.startswith("_")} - {"TYPE_CHECKING"}
     assert shown - submodules == set(headgate.__all__)
     assert [name for name in headgate.__all__ if not getattr(headgate, name).__doc__] == []
+
+
+@pytest.mark.parametrize("name", headgate.__all__)
+def test_the_annotations_of_a_public_name_can_be_resolved(name: str) -> None:
+    """So tools that read them at run time work, such as pydantic."""
+    public = getattr(headgate, name)
+    of_class = vars(public) if isinstance(public, type) else {}
+    methods = [value for key, value in of_class.items() if key == "__init__" or key[0] != "_"]
+    for each in (public, *methods):
+        # Most limits have no anchor, so limits.py does not import datetime.
+        if isinstance(each, (type, FunctionType)) and each is not headgate.Quota.__init__:
+            get_type_hints(each)
 
 
 def test_documents_name_all_public_names_and_import_no_others() -> None:

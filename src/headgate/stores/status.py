@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Gate
 from headgate.keys import unquoted
+from headgate.limits import Limit
 from headgate.validation import duration
 from headgate.values import Value, with_fields
 
 if TYPE_CHECKING:
     from headgate.gate.compile import Declaration
     from headgate.gate.gate import Rule
-    from headgate.limits import Limit
     from headgate.stores.status_text import Use
 
 KINDS = {"bucket": "Rate", "window": "Window", "quota": "Quota", "slots": "Concurrency"}
@@ -45,7 +45,7 @@ class LimitStatus(Value):
         used: int,
         left: int,
         # The default keeps code working that calls LimitStatus with five arguments.
-        limit: Limit = cast("Limit", None),  # noqa: B008 - `cast` returns None as it is
+        limit: Limit = cast(Limit, None),  # noqa: B008 - `cast` returns None as it is
     ) -> None:
         self._set(kind=kind, unit=unit, capacity=capacity, used=used, left=left, limit=limit)
 
