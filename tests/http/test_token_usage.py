@@ -216,6 +216,8 @@ def asked(dialect: Dialect, path: str, **message: Any) -> TokenRequest | None:
             },
             4,
         ),
+        ("/v1/responses", {"input": ["data:,1234", "data:text/plain;base64,AAAA"]}, 0),
+        ("/v1/responses", {"input": ["data: 78", "data:678,123"]}, 8 + 12),
         ("/v1/responses/compact", {"input": "1234"}, 4),
         ("/v1/completions", {"prompt": "1234"}, 4),
         ("/openai/deployments/mine/chat/completions", {"messages": [{"content": "1234"}]}, 4),

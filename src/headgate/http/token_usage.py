@@ -45,6 +45,8 @@ ATTACHED = {  # by the type of a part
 }
 # Keys of a request that add input which it does not show. Each counts as one "context".
 CONTEXTS = ("previous_response_id", "conversation", "mcp_servers")
+# A text of a user may begin with "data:", too.
+DATA_URL = re.compile(r"data:(?:[\w.+-]+/[\w.+-]+)?[;,]", re.ASCII)
 OWN_TOOLS = ("function", "custom")  # types of tools; others add their results to the input
 
 
@@ -262,7 +264,7 @@ def measure(request: Mapping[str, Any]) -> tuple[int, Attached]:
     while todo:
         each = todo.pop()
         if isinstance(each, str):
-            count += 0 if each.startswith("data:") else len(each)
+            count += 0 if DATA_URL.match(each) else len(each)
         elif isinstance(each, dict):
             if kind := find_attached(each):
                 attached[kind] += 1
