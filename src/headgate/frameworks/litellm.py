@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LiteLLMLimiter"]
 
-LONGEST_DEBT = 3600.0  # seconds, of a usage that a response states
+LONGEST_DEBT = 3600.0  # seconds for which a stated usage may hold later calls
 UNITS = {  # and their names in LiteLLM's usage
     "tokens": "total_tokens",
     "input_tokens": "prompt_tokens",

@@ -20,6 +20,7 @@ from headgate.limiter import Limiter
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import microseconds, show
 
+TimedLimit: TypeAlias = Rate | Window | Quota
 Factors: TypeAlias = tuple[float, float]  # of the declared limit: the least, and the most
 
 UNIT = "requests"  # each call of a client takes one
@@ -59,7 +60,7 @@ class Adoption:
     def __init__(self, factors: Factors, heed_at_most: float) -> None:
         self._factors = factors
         self._heed_at_most = heed_at_most
-        # The limits as text, and when an answer stated them last.
+        # The adopted limits as a program, and when an answer stated them last.
         self._adopted: dict[str, tuple[str, float]] = {}
 
     def apply(self, limiter: Limiter, status: int, answer: Answer) -> bool:
@@ -72,19 +73,19 @@ class Adoption:
         if not (200 <= status < 300 or status == 429):
             return False
         limits, queue = limiter.limits, queue_of(limiter)
-        program = queue.declared.program
-        ours = [index for index, limit in enumerate(limits) if counts_calls(limit)]
-        if len(ours) != 1 or compile_others(limits) != compile_others(queue.declared.limits):
+        present = queue.declared
+        ours = [(index, limit) for index, limit in enumerate(limits) if counts_calls(limit)]
+        if len(ours) != 1 or compile_others(limits) != compile_others(present.limits):
             return False
-        index = ours[0]
-        stated = self._derive(limits[index], answer)
+        index, limit = ours[0]
+        stated = self._derive(limit, answer)
         if stated is None:
-            if not self._is_old(queue.name, program):
+            if not self._is_old(queue.name, present.program):
                 return False
-            stated = [limits[index]]
+            stated = [limit]
         wanted = declaration((*limits[:index], *stated, *limits[index + 1 :]))
-        self._note(queue.name, wanted.program, is_adopted=stated != [limits[index]])
-        if wanted.program == program:
+        self._note(queue.name, wanted.program, is_adopted=stated != [limit])
+        if wanted.program == present.program:
             return False
         queue.change(Update(wanted, reason="adopted"))
         return True
@@ -101,7 +102,7 @@ class Adoption:
         adopted, last = self._adopted.get(name, ("", 0.0))
         return adopted == program and monotonic() - last >= self._heed_at_most
 
-    def _derive(self, limit: Limit, answer: Answer) -> list[Limit] | None:
+    def _derive(self, limit: TimedLimit, answer: Answer) -> list[TimedLimit] | None:
         """Return the limits that follow from the declared `limit` and the answer.
 
         A stated limit with the same period replaces the declared one. One with another period
@@ -109,7 +110,7 @@ class Adoption:
         calls that the service allows. None: the answer states nothing.
         """
         budget = find_single(answer)
-        if budget is None or isinstance(limit, Concurrency):
+        if budget is None:
             return None
         amount, per = budget.limit or 0, find_period(budget, limit.per)
         if per is None or per > self._heed_at_most:
@@ -118,13 +119,13 @@ class Adoption:
         if budget.per is None and budget.reset is None:
             high = min(high, 1.0)  # the service may mean a longer period
         if microseconds(per) == microseconds(limit.per):
-            least = ceil(low * limit.amount)
-            return [scale(limit, high, max(amount, least))]
-        least = ceil(low * limit.amount * per / limit.per)
-        return [scale(limit, high), adapt(limit, max(amount, least), per)]
+            lowest, highest = ceil(low * limit.amount), scale(limit, high).amount
+            return [resize(limit, min(max(amount, lowest), highest))]
+        lowest = ceil(low * limit.amount * per / limit.per)
+        return [scale(limit, high), adapt(limit, max(amount, lowest), per)]
 
 
-def counts_calls(limit: Limit) -> TypeGuard[Rate | Window | Quota]:
+def counts_calls(limit: Limit) -> TypeGuard[TimedLimit]:
     """Return whether each call of a client takes one of this limit, over time."""
     return limit.unit == UNIT and not isinstance(limit, Concurrency)
 
@@ -155,32 +156,32 @@ def find_period(budget: Budget, ours: float) -> float | None:
         return None
     if likely[0] >= ours:
         return likely[0]
-    # A shorter window looks like one of our period that is almost over. Only a bucket shows its
-    # period: by the speed of its refill.
+    # The reset fits a shorter window, and also a window of our period that is almost over. Only a
+    # bucket shows its period: by the speed of its refill.
     refill = refill_time(budget)
     return ours if abs(refill - ours) <= TOLERANCE * ours else None
 
 
 def refill_time(budget: Budget) -> float:
-    """Return the seconds in which an empty bucket fills, for one that is full at its reset."""
+    """Return the seconds in which an empty bucket fills, if the budget is full at its reset."""
     limit = budget.limit or 0
     used = limit - (budget.remaining or 0)
     return (budget.reset or 0.0) * limit / used if used > 0 else 0.0
 
 
-def scale(limit: Limit, factor: float, most: int | None = None) -> Limit:
-    """Return `limit` with `factor` of its amount, and with no more than `most`."""
-    assert not isinstance(limit, Concurrency)
-    scaled = limit.amount if factor == 1 else max(1, int(limit.amount * factor))
-    amount = scaled if most is None else min(scaled, most)
+def scale(limit: TimedLimit, factor: float) -> TimedLimit:
+    return limit if factor == 1 else resize(limit, max(1, int(limit.amount * factor)))
+
+
+def resize(limit: TimedLimit, amount: float) -> TimedLimit:
     return limit if amount == limit.amount else adapt(limit, int(amount), limit.per)
 
 
-def adapt(limit: Limit, amount: int, per: float) -> Limit:
+def adapt(limit: TimedLimit, amount: int, per: float) -> TimedLimit:
     """Return a limit of this kind with another amount and period."""
     changes: dict[str, object] = {"amount": amount, "per": per}
     if isinstance(limit, Rate):
         changes["initial"] = None  # the old one may exceed the new capacity
         follows_amount = limit.burst == ceil(limit.amount)
         changes["capacity"] = amount if follows_amount else min(limit.burst, amount)
-    return replace(limit, **changes)  # type: ignore[arg-type]  # no Concurrency comes here
+    return replace(limit, **changes)  # type: ignore[arg-type]  # the values have many types

@@ -39,10 +39,14 @@ Client = TypeVar(
 )
 
 KINDS = (
-    *(anthropic.Anthropic, anthropic.AsyncAnthropic),
-    *(anthropic.AnthropicBedrock, anthropic.AsyncAnthropicBedrock),
-    *(anthropic.AnthropicBedrockMantle, anthropic.AsyncAnthropicBedrockMantle),
-    *(anthropic.AnthropicVertex, anthropic.AsyncAnthropicVertex),
+    anthropic.Anthropic,
+    anthropic.AsyncAnthropic,
+    anthropic.AnthropicBedrock,
+    anthropic.AsyncAnthropicBedrock,
+    anthropic.AnthropicBedrockMantle,
+    anthropic.AsyncAnthropicBedrockMantle,
+    anthropic.AnthropicVertex,
+    anthropic.AsyncAnthropicVertex,
 )
 
 

@@ -219,7 +219,7 @@ def make_budget(
     if {limit, remaining, reset} == {None}:
         return None
     per = values.get("window") or values.get("period") or period_of(name) or row.per
-    # After `period_of`: a name from another header, such as Discord's bucket, tells no period.
+    # A name from another header has no period in its words: Discord's bucket is a hash.
     name = name or find_name(fields)
     per = per or periods.get(name, periods.get("*"))
     gradual = row.gradual and values.get("is_bucket", False)

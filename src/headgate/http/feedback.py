@@ -145,8 +145,8 @@ class Feedback:
     ) -> None:
         """Drain or pause the limiter of `permit`.
 
-        A pause ends at the latest `heed_at_most` seconds after its call left, however late the
-        answer came. So the answers of calls that left before a pause cannot extend it for ever.
+        The pause ends at the latest `heed_at_most` seconds after the call left, however late its
+        answer came. So answers to calls that left before a pause cannot extend it for ever.
         """
         queue = queue_of(permit)
         refused_for = self._note_outcome(queue.name, departure, status, answer)
@@ -155,8 +155,8 @@ class Feedback:
             for budget in answer.budgets
             if budget.unit == UNIT and budget.remaining is not None
         ]
-        alone = len(budgets) == 1
-        resets = [self._drain(permit, status, answer, budget, alone) for budget in budgets]
+        is_single = len(budgets) == 1
+        resets = [self._drain(permit, status, answer, budget, is_single) for budget in budgets]
         # The wait after a refusal takes precedence over the resets of its budgets.
         wait = refused_for or max(resets, default=0.0)
         wait = min(wait, self._heed_at_most - (monotonic() - departure.at))
@@ -166,22 +166,25 @@ class Feedback:
             note_action(queue.name, status, answer, "pause")
 
     def _drain(
-        self, permit: Permit, status: int, answer: Answer, budget: Budget, alone: bool
+        self, permit: Permit, status: int, answer: Answer, budget: Budget, is_single: bool
     ) -> float:
-        """Drain by `budget`. Return the seconds to pause if a drain would hold for too long."""
-        period = drained_period(permit, budget, alone)
+        """Drain by `budget`, if the drain would not hold callers for too long. Otherwise return the
+        seconds to pause, if the budget is empty.
+        """
+        period = drained_period(permit, budget, is_single)
         if period == 0:
             return 0.0
-        stated = budget.next if budget.remaining == 0 else budget.reset
+        is_empty = budget.remaining == 0
+        stated = budget.next if is_empty else budget.reset
         reset = period if stated is None else stated
-        # The tokens that a drain takes come back over the limit's period. If that is over twice the
-        # time until the server's reset, the drain would hold callers for too long.
+        # The tokens that a drain takes come back over the limit's period. That is too long if it is
+        # more than twice the time until the server's reset.
         if period <= min(self._heed_at_most, 2 * reset):
             queue, left, limit = queue_of(permit), budget.remaining or 0, budget.limit or 0
             queue.change(Drain(UNIT, left, limit=limit, since=permit.t))
             note_action(queue.name, status, answer, "drain")
             return 0.0
-        return reset if budget.remaining == 0 else 0.0
+        return reset if is_empty else 0.0
 
     def _note_outcome(self, name: str, departure: Departure, status: int, answer: Answer) -> float:
         """Note the outcome of a call. Return the seconds to wait after a refusal, or else 0."""
@@ -203,7 +206,7 @@ def log_failures() -> Iterator[None]:
 
 
 def check_answer(answer: object) -> Answer | None:
-    """Check the result of a user's hook: a text for a number would break the queue that gets it."""
+    """Check the result of a user's hook: a text in place of a number would break the queue."""
     if answer is None:
         return None
     if not isinstance(answer, Answer):
@@ -248,16 +251,16 @@ def is_count(value: object) -> bool:
     return value is None or (type(value) is int and 0 <= value < BEYOND)
 
 
-def drained_period(permit: Permit, budget: Budget, alone: bool) -> float:
+def drained_period(permit: Permit, budget: Budget, is_single: bool) -> float:
     """Return the longest period of the limits that `budget` drains, or 0 if there are none.
 
     It drains the limits on requests whose capacity is `budget.limit`. If that is not stated, only a
-    single budget (`alone`) drains, and only a single limit.
+    single budget drains, and only a single limit.
     """
     ours = [limit for limit in queue_of(permit).declared.limits if counts_calls(limit)]
     if budget.limit:
         ours = [limit for limit in ours if capacity_of(limit) == budget.limit]
-    elif not alone or len(ours) != 1:
+    elif not is_single or len(ours) != 1:
         return 0.0
     return max(map(period_of, ours), default=0.0)
 

@@ -67,11 +67,12 @@ def parse_limit(text: str) -> tuple[int | None, float | None]:
     this number must agree on its window.
     """
     items = [item.strip().partition(";") for item in text.split(",")]
-    bare = {number for number, mark, _ in items if not mark}
-    limit = parse_count(find_only(bare or {number for number, _, _ in items}) or "")
+    without_parameters = {number for number, semicolon, _ in items if not semicolon}
+    numbers = without_parameters or {number for number, _, _ in items}
+    limit = parse_count(find_only(numbers) or "")
     if limit is None:
         return None, None
-    windows = {find_window(words) for number, _, words in items if parse_count(number) == limit}
+    windows = {find_window(rest) for number, _, rest in items if parse_count(number) == limit}
     return limit, find_only(windows - {None})
 
 
@@ -79,9 +80,9 @@ def find_only(values: set[T]) -> T | None:
     return next(iter(values)) if len(values) == 1 else None
 
 
-def find_window(words: str) -> float | None:
-    for word in words.split(";"):
-        name, _, value = word.strip().partition("=")
+def find_window(parameters: str) -> float | None:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.strip().partition("=")
         if name == "w":
             return parse_number(value)
     return None

@@ -87,8 +87,8 @@ class LimitedTransport(Generic[Req, Inner]):
         """Apply the response to the limiters, and keep the permits while it has a body to read."""
         permits.apply_feedback(response.status_code, response.headers, body)
         permits.watch_body(response)
-        # A mock has closed it already, and so has a transport that reads the body itself. The
-        # client will not close it again.
+        # The response of a mock is closed already, and so is that of a transport that reads the
+        # body itself. The client will not close it again.
         if response.is_closed:
             permits.read_chunk(content_of(response))
             permits.release()
@@ -323,7 +323,7 @@ class Chunks(Iterator[bytes], AsyncIterator[bytes]):
 def read_ahead(response: Any, permits: CallPermits) -> bytes:
     """Read the body of a refusal before the caller does. The caller still gets all of it.
 
-    A caller that only sends the request again would never read it.
+    headgate needs it before a pause, and a caller that sends the request again never reads it.
     """
     if response.is_closed:
         return content_of(response)

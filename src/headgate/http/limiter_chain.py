@@ -101,13 +101,12 @@ class CallPermits:
         """End a call that was never sent: all that was charged goes back."""
         give_back(permit for _, permit in self.granted)
         self.granted = []
-        self.release()
 
     def ignore_response(self, *, sent: bool) -> CallPermits:
         """Return permits that only hold: a response from a cache is old, so nothing in it counts.
 
-        `sent`: the cache has asked the server whether its response still holds, which is a call.
-        Otherwise the call costs nothing.
+        `sent`: the cache has asked the server whether its response still holds. That is a call, so
+        it keeps its cost.
         """
         if not sent:
             self.cancel()

@@ -114,8 +114,8 @@ class PointPermits(CallPermits):
         return True
 
     def watch_body(self, response: Any) -> None:
-        """Read the body of a response in JSON. A body that is complete already is not compressed
-        any more.
+        """Read the body of a response in JSON. The client has decompressed a body that is complete
+        already.
         """
         if not self._settled and "json" in response.headers.get("content-type", ""):
             self._status, self._headers = response.status_code, response.headers

@@ -210,7 +210,7 @@ def judge(
 
 
 def judge_by_wait(status: int) -> Verdict:
-    """Judge another status with a Retry-After. Redirects and accepted jobs have one, too."""
+    """Judge a status with a Retry-After. Redirects and accepted jobs have one, too."""
     if status in THROTTLED_WITH_WAIT:
         return "throttled"
     return "overloaded" if status >= 500 or status == REQUEST_TIMEOUT else "passed"
@@ -324,7 +324,10 @@ def budgets_by_draft(fields: Fields) -> list[Budget]:
 
 
 def budgets_by_policies(policies: str, states: str, unit: str) -> list[Budget]:
-    """Join the quotas of `policies` and what `states` leave of them. `unit`: if none is stated."""
+    """Join each quota of `policies` with its rest in `states`.
+
+    `unit`: the unit of the quotas that state none.
+    """
     found: dict[tuple[str, bytes], dict[str, Any]] = {}
     quotas = parse_items(policies)
     for name, stated in quotas:

@@ -19,8 +19,8 @@ REDIRECTS = {301, 302, 303, 307, 308}
 class Departure(NamedTuple):
     """When a call left, and to which host.
 
-    `at`: on the monotonic clock. `origins`: of a redirected call, the host for which it passed each
-    limiter at first, by the limiter's encoded name.
+    `at`: on the monotonic clock. `origins`: the hosts to which a redirected call went when it first
+    passed each limiter, by the limiter's encoded name.
     """
 
     at: float = 0.0

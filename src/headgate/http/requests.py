@@ -201,7 +201,7 @@ def then_release(method: Callable[[], None], permits: CallPermits) -> Callable[[
     """Return a function that calls `method` and releases the permits.
 
     It refers to the object of `method` weakly, so a dropped response goes at once, and its permits
-    with it. A plain function is the result of an earlier call, which is weak already.
+    with it. A plain function comes from this function, for another adapter. It is weak already.
     """
     weak = WeakMethod(method) if ismethod(method) else lambda: method
 
@@ -242,8 +242,8 @@ class Attempt:
 
     @contextmanager
     def in_progress(self) -> Iterator[Attempt]:
-        # An adapter around this one sends the same request, so each retry concerns its attempt,
-        # too. A request that is sent in the midst of another one leaves out the other's attempt.
+        # An adapter around this one has an attempt at the same request. Each retry concerns both.
+        # Attempts at other requests are left out: this one may be sent while they are in progress.
         others = tuple(each for each in IN_PROGRESS.get() if each._request is self._request)
         before = IN_PROGRESS.set((*others, self))
         try:
@@ -251,8 +251,8 @@ class Attempt:
         except BaseException as error:
             if isinstance(error, UNSENT):
                 mark_unsent(error)
-            # Earlier tries have ended with permits of their own. So the mark on `error`, which is
-            # that of the last try, decides alone.
+            # `error` and the permits are those of the last try, and the earlier ones have ended. So
+            # the mark on `error` decides alone.
             self.permits.fail(error, sent=False)
             raise
         finally:

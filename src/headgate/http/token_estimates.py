@@ -29,12 +29,12 @@ CHARACTERS_PER_TOKEN = 4  # of English text, by the providers' own rule of thumb
 FIRST_OUTPUT = 512  # the estimate for a response before the first one of its model
 SHARE = 0.9  # nine of ten responses should take at most their estimate
 RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
-FORGET = 1 / 8  # of the learned input of a model, with each call
-# The ratio of a model begins as if so many characters had come before, so that a short first call
-# changes it little. A call with less than an eighth of them makes it forget less than FORGET.
+FORGET = 1 / 8  # the share of a model's learned input that a call replaces
+# The ratio of a model begins with so many assumed characters, so a short first call changes it
+# little. A call with fewer than an eighth of them replaces a smaller share than FORGET.
 FIRST_CHARACTERS = 400
-# No text has more tokens: a character has at most four bytes, and a token at least one. Others come
-# from context that the request does not show.
+# No text has more tokens: a character has at most four bytes, and a token at least one. More tokens
+# come from context that the request does not show.
 MOST_PER_CHARACTER = 4
 # The estimate for one attachment before the first one of its kind. "context" is text that the
 # service adds: earlier responses, stored prompts, the results of its own tools.
@@ -42,7 +42,7 @@ FIRST_ATTACHED = MappingProxyType({"picture": 1000, "file": 3000, "sound": 500, 
 
 Pair: TypeAlias = tuple[int, int]  # estimated, used
 Attached: TypeAlias = Mapping[str, int]  # how many of each kind in FIRST_ATTACHED
-NONE: Attached = MappingProxyType({})
+NO_ATTACHMENTS: Attached = MappingProxyType({})
 
 
 class Known(NamedTuple):
@@ -115,8 +115,8 @@ class Estimates:
     eighth, as in Jacobson, Congestion avoidance and control, 1988. A text below 50 characters
     weighs less, in proportion to its length. Only calls with nothing but text teach the ratio. A
     call of more than four tokens a character teaches nothing. Pictures, files, sounds, and context
-    that the service adds count for a number of tokens each. It is the smallest number that nine of
-    ten of the latest 64 calls with this kind stayed within.
+    that the service adds have an estimate for each kind. It is the smallest number of tokens that
+    nine of ten of the latest 64 calls with this kind stayed within.
     Output: the smallest number that nine of ten of the latest 64 responses stayed within (a sample
     quantile: Hyndman and Fan, 1996, definition 1). It is 512 tokens before the first response, and
     at most the call's `max_tokens`.
@@ -155,7 +155,7 @@ class Estimates:
         if self._texts is not None and begin_if_due(self._written_at, model):
             self._texts.write_later(KIND, model, write(known))
 
-    def input(self, model: str, characters: int, attached: Attached = NONE) -> int:
+    def input(self, model: str, characters: int, attached: Attached = NO_ATTACHMENTS) -> int:
         """Estimate the tokens of so many characters and attachments, at least one."""
         known = self._of(model)
         return max(1, round(characters * known.per_character + known.all_attached(attached)))
@@ -166,7 +166,12 @@ class Estimates:
         return expected if most is None else min(expected, most)
 
     def learn_input(
-        self, model: str, characters: int, estimated: int, used: int, attached: Attached = NONE
+        self,
+        model: str,
+        characters: int,
+        estimated: int,
+        used: int,
+        attached: Attached = NO_ATTACHMENTS,
     ) -> None:
         """Learn that an input estimated at `estimated` tokens took `used`."""
         known = self._of(model)

@@ -123,8 +123,8 @@ class ReadingPermits(CallPermits):
         return True
 
     def watch_body(self, response: Any) -> None:
-        """Read the usage of a response. A body that is complete already is not compressed any
-        more.
+        """Read the usage of a response. The client has decompressed a body that is complete
+        already.
         """
         if 200 <= response.status_code < 300:
             coded = not response.is_closed
@@ -206,7 +206,8 @@ class MeteredPermits(ReadingPermits):
             self._in_background[response_id] = self
             if len(self._in_background) > MOST_IN_BACKGROUND:
                 self._in_background.popitem(last=False)
-        self.learn_and_settle(used)
+        else:
+            self.learn_and_settle(used)
 
     def learn_and_settle(self, used: Usage) -> None:
         asked = self._asked
@@ -240,7 +241,8 @@ def limit_sdk(
     `with_options` makes such clients. The codings are set here, too: some clients sign their
     headers before `_new_permits`.
     """
-    inside: Any = copy_client(client._client) if isinstance(client, kinds) else None  # refused
+    # `limit_client` refuses None, as it refuses any object that is no client.
+    inside: Any = copy_client(client._client) if isinstance(client, kinds) else None
     if not limit_client(inside, chain, transports):
         names = ", ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds)
         raise TypeError(f"limit({show(client)}): a client is one of {names}, on httpx2.")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from headgate.http.error_bodies import GZIP_OR_ZLIB
 from headgate.http.json_values import find, find_text, parse_object
-from headgate.http.token_estimates import CHARACTERS_PER_TOKEN, NONE, Attached
+from headgate.http.token_estimates import CHARACTERS_PER_TOKEN, NO_ATTACHMENTS, Attached
 
 LARGEST = 4_000_000  # bytes of a response, or of one event of a stream, that are read
 PIECE = 256 * 1024  # bytes that are decompressed at once
@@ -64,7 +64,7 @@ class TokenRequest(NamedTuple):
     characters: int
     max_output: int | None  # the most tokens of the response, if the request states them
     has_output: bool  # embeddings have none
-    attached: Attached = NONE
+    attached: Attached = NO_ATTACHMENTS
     in_background: bool = False  # a later call brings the response
 
 
