@@ -59,7 +59,7 @@ def limiters_in(store: Store) -> list[Limiter]:
     return [owner for owner in owners if store_of(owner) is store]
 
 
-def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
+def restart_limiter(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
     limiter._begin_again(limits)
 
 

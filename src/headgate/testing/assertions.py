@@ -120,11 +120,11 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
 
 
 def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota) -> None:
-    """Check, for each call, the strictest of the intervals that end with it: it begins at `first`.
+    """Check the strictest of the intervals that end with each call: the one that begins at `first`.
 
-    `first` moves on when all units taken since then have come back: then a later begin is at least
-    as strict. A step of a `Rate` may fall anywhere, so with steps each begin after `first` is
-    checked as well.
+    When all units taken since `first` have come back, an interval from a later call is at least as
+    strict, so `first` moves on. A step of a `Rate` may fall anywhere, so with steps all intervals
+    that begin since `first` are checked.
     """
     moments = [microseconds(call.begin) for call in calls]
     sums = [0, *accumulate(_cost_in(call, limit) for call in calls)]
@@ -177,11 +177,11 @@ def assert_at_rest(*limiters: Entrance | RateLimiter | MemoryQueue) -> None:
     Raises AssertionError, which names the limiters that are not at rest; TypeError for a value that
     is no limiter.
     """
-    asked = [_find_queue(limiter).status() for limiter in limiters or find_busy()]
-    left = [f"{status.name!r}: {status.line()}" for status in asked if not _is_at_rest(status)]
-    if left:
+    statuses = [_find_queue(limiter).status() for limiter in limiters or find_busy()]
+    busy = [f"{status.name!r}: {status.line()}" for status in statuses if not _is_at_rest(status)]
+    if busy:
         raise AssertionError(
-            f"Not at rest: {'; '.join(left)}. Release every permit, and await or cancel every "
+            f"Not at rest: {'; '.join(busy)}. Release every permit, and await or cancel every "
             "acquire."
         )
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import headgate.clock as clocks
 from headgate.clock import Clock, SystemClock
 from headgate.gate.compile import Declaration
-from headgate.internals import limiters_in, restart
+from headgate.internals import limiters_in, restart_limiter
 from headgate.keys import title
 from headgate.limiter import Limiter
 from headgate.limits import Limit
@@ -60,8 +60,11 @@ class ManualClock(Clock):
         self._numbers = count()
         self._lock = threading.Lock()
         self._skipping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        self._former: WeakKeyDictionary[MemoryQueue, Declaration] = WeakKeyDictionary()
-        self._limits: WeakKeyDictionary[Limiter, tuple[Limit, ...]] = WeakKeyDictionary()
+        # The limits when the block was entered. Leaving it restores them.
+        self._limits_of_queues: WeakKeyDictionary[MemoryQueue, Declaration] = WeakKeyDictionary()
+        self._limits_of_limiters: WeakKeyDictionary[Limiter, tuple[Limit, ...]] = (
+            WeakKeyDictionary()
+        )
 
     def now(self) -> int:
         """Whole microseconds since 1970."""
@@ -109,16 +112,18 @@ class ManualClock(Clock):
             )
         clocks.make_clock = lambda: self
         for store in [store for store in STORES if isinstance(store.clock, SystemClock)]:
-            self._former.update({queue: queue.declared for queue in store.queues()})
-            self._limits.update({limiter: limiter.limits for limiter in limiters_in(store)})
-            _restart(store, self, {}, {})
+            self._limits_of_queues.update({queue: queue.declared for queue in store.queues()})
+            self._limits_of_limiters.update(
+                {limiter: limiter.limits for limiter in limiters_in(store)}
+            )
+            _restart_store(store, self, {}, {})
         return self
 
     def __exit__(self, *outcome: object) -> None:
         clocks.make_clock = SystemClock
         self._timers.clear()
         for store in [store for store in STORES if store.clock is self]:
-            _restart(store, SystemClock(), self._former, self._limits)
+            _restart_store(store, SystemClock(), self._limits_of_queues, self._limits_of_limiters)
 
     # For a store -------------------------------------------------------------------------------
 
@@ -145,7 +150,7 @@ class ManualClock(Clock):
         return timer
 
     def moves(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether `loop` comes from `run`, so that its timers use this clock."""
+        """Whether `loop` comes from `run`. The timers of such a loop move this clock."""
         return isinstance(loop, VirtualLoop) and loop.clock is self
 
     def jump(self, seconds: float) -> None:
@@ -181,10 +186,11 @@ class ManualClock(Clock):
         """Move to the next moment of a timer and run the due calls. False: none up to `until`."""
         due: list[Callable[[], None]] = []
         with self._lock:
-            # The first call that is due moves the clock. Those that follow are due by that moment.
-            while self._timers and not (due and self._timers[0][0] > self.moment):
+            while self._timers:
                 moment, _, timer = self._timers[0]
-                if timer.call is not None and moment > until:
+                # The first due call moves the clock. The others are due by then, or later.
+                latest = min(until, self.moment) if due else until
+                if timer.call is not None and moment > latest:
                     break
                 heapq.heappop(self._timers)
                 if timer.call is not None:
@@ -238,13 +244,16 @@ def _microseconds(call: str, duration: float) -> int:
     return microseconds(seconds(call, "seconds", duration, zero=True))
 
 
-def _restart(
+def _restart_store(
     store: MemoryStore,
     clock: Clock,
     queues: Mapping[MemoryQueue, Declaration],
-    limits: Mapping[Limiter, tuple[Limit, ...]],
+    limiters: Mapping[Limiter, tuple[Limit, ...]],
 ) -> None:
-    """Make each queue and each limiter of `store` as new, by another clock."""
+    """Make each queue and each limiter of `store` as new, by another clock.
+
+    `queues`, `limiters`: the limits of those that do not keep their present ones.
+    """
     for queue, waiter in store.begin_again(clock, queues):
         waiter.check_at = 0  # in the past, so a waiter that is about to sleep looks at once
         waiter.refuse(
@@ -255,8 +264,8 @@ def _restart(
             )
         )
     for limiter in limiters_in(store):
-        # A store notes the limits of each limiter and its place in the code, to warn of two that
-        # disagree. A new beginning is no news, so the store forgets the notes again.
+        # A store notes the limits of each new limiter, and warns of two that disagree. A limiter
+        # that restarts is not new, so the notes before and after it are no ground for a warning.
         store.forget_places()
-        restart(limiter, limits.get(limiter, limiter.limits))
+        restart_limiter(limiter, limiters.get(limiter, limiter.limits))
     store.forget_places()
