@@ -39,6 +39,18 @@ def test_a_text_of_the_exempt_list_matches_hosts_and_paths(
     assert check_exempt("limit", [rule]) == (rule,)
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *("", "https://host", "host:443", "Host", "/health?a=1"),
+        *("*", "*/health", "*.", "*host", "api.*.host", "*.*.host", " host"),
+    ],
+)
+def test_an_exempt_text_that_could_match_no_request_is_refused(rule: str) -> None:
+    with pytest.raises(ValueError, match="write a host in lower case"):
+        check_exempt("limit", [rule])
+
+
 def chain_of(*limiters: Limiter) -> LimiterChain[Place]:
     return LimiterChain(
         "limit", limiters, None, (), lambda place: place, FeedbackOptions(feedback=False)

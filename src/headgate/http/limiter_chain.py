@@ -6,6 +6,7 @@ client reads the host and the path of a request, and knows when a call is over.
 
 from __future__ import annotations
 
+import re
 from asyncio import get_running_loop
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
 
 UNSENT_MARK = "headgate_unsent"  # an attribute of an error that came before the sending
+HOST_RULE = re.compile(r"(?:\*\.)?[^*:\s]+")  # a star stands only for all below a host
 # Seconds. If the body of a refusal comes later than that, the headers are applied without it.
 LATE = 0.1
 
@@ -342,7 +344,8 @@ def is_plain_function(function: object) -> bool:
 def check_rule(call: str, rule: str) -> None:
     """Refuse a text that could match no request."""
     host = rule.partition("/")[0]
-    if not rule or "://" in rule or "?" in rule or ":" in host or host != host.lower():
+    is_host = not host or (HOST_RULE.fullmatch(host) and host == host.lower())
+    if not rule or "://" in rule or "?" in rule or not is_host:
         raise ValueError(
             f"{call}(exempt=[{show(rule)}]): write a host in lower case without its port "
             "('localhost', '*.host'), a path ('/health'), or both ('host/health'); for anything "
