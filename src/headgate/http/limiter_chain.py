@@ -41,7 +41,10 @@ LATE = 0.1
 
 
 class Place(NamedTuple):
-    """Where a request goes: a lower-case `host` without port, and a `path` without query."""
+    """Where a request goes.
+
+    `host`: in lower case, without port. `path`: decoded, without query.
+    """
 
     host: str
     path: str

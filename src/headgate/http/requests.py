@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from inspect import ismethod
 from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from weakref import WeakMethod
 
 from headgate.missing_extra import extra
@@ -166,7 +166,7 @@ def chains_in(adapter: BaseAdapter | None) -> Iterator[LimiterChain[PreparedRequ
 
 def find_place(request: PreparedRequest) -> Place:
     url = urlsplit(request.url or "")
-    return Place(url.hostname or "", url.path)
+    return Place(url.hostname or "", unquote(url.path))
 
 
 def read_refusal(response: Response, permits: CallPermits, stream: bool) -> bytes:
