@@ -348,6 +348,25 @@ async def test_middlewares_of_a_request_do_not_bypass_the_wrapper(
         assert used(bucket.limiter.status()) == [2]
 
 
+async def test_a_request_without_middlewares_of_its_own_keeps_those_of_the_session(
+    service: Service, name: str
+) -> None:
+    passed = []
+
+    async def note(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        passed.append(request.url.path)
+        return await handler(request)
+
+    async with aiohttp.ClientSession(middlewares=(note,)) as session:
+        bucket = Bucket(session, name)
+        async with bucket.client.get(f"{service.url}/a", middlewares=None):
+            assert used(bucket.limiter.status()) == [1]
+
+    assert passed == ["/a"]
+
+
 async def test_a_request_that_is_never_sent_takes_no_token(bucket: Bucket) -> None:
     with pytest.raises(aiohttp.InvalidURL):
         await bucket.client.get("nonsense")

@@ -224,8 +224,8 @@ class RateLimiter:
 
     def request(self, method: str, url: StrOrURL, **options: Any) -> Call[ClientResponse]:
         """`session.request`, limited: await it, or enter it with `async with`."""
-        if "middlewares" in options:  # they replace those of the session
-            options["middlewares"] = (*(options["middlewares"] or ()), limit_by_call)
+        if options.get("middlewares") is not None:  # they replace those of the session
+            options["middlewares"] = (*options["middlewares"], limit_by_call)
         return Call(self._limiter, lambda: self.session.request(method, url, **options))
 
     def get(self, url: StrOrURL, **options: Any) -> Call[ClientResponse]:
