@@ -272,16 +272,17 @@ def show(value: object) -> str:
         text = _ADDRESS.sub("", _SHORT.repr(value))
     except Exception:  # of a repr: it must not hide the error that is about to be raised
         return f"a {type(value).__name__}"
-    whole = value if isinstance(value, str) else repr(value) if isinstance(value, bytes) else text
-    if "://" in whole:  # it may hold a password
+    if "://" in text:  # it may hold a password
         return f"a {type(value).__name__} with a URL"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST_SHOWN = 100
+# A Repr leaves out the last items of a container. By default it also cuts out the middle of a long
+# text, where a "://" may stand. So it keeps each text whole, and `show` shortens the result.
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 64
+_SHORT.maxstring = _SHORT.maxother = BEYOND
 
 
 def _int(call: str, field: str, value: object, *, least: int, way: str = "") -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -435,8 +436,11 @@ LONG = "x" * 60
         lambda url: [url],
         lambda url: LONG + url,
         lambda url: f"{LONG}{url}".encode(),
+        lambda url: [LONG + url],
+        lambda url: [SimpleNamespace(region=LONG, store=url)],
+        lambda url: SimpleNamespace(region=LONG, store=url),
     ],
 )
 def test_a_shown_value_has_no_part_of_a_url(wrap: Callable[[str], object]) -> None:
-    value = wrap("redis://user:password@localhost")
+    value = wrap("redis://user:password@redis.a-service.example")
     assert validation.show(value) == f"a {type(value).__name__} with a URL"
