@@ -83,7 +83,7 @@ async def test_one_name_has_its_holders_waiters_and_samples(
             assert (waiting, full) == (3, [1.0])
 
             state = await stream.next()
-            assert state["waiters"][0]["since"] > queued["since"]
+            assert state["waiters"][0]["seconds"] > queued["seconds"]
             assert len(state["samples"]) == 1
         for waiter in waiters:
             waiter.cancel()

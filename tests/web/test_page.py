@@ -218,7 +218,7 @@ async def test_the_page_can_be_used_by_keyboard(
     await window.sees("#title", "service-07")
     await window.page.keyboard.press("Escape")
     await window.sees("#at", "Page 1 of 2")
-    await window.page.locator("#on").focus()
+    await window.page.locator("#next").focus()
     await window.page.keyboard.press("Enter")
     await window.sees("#at", "Page 2 of 2")
     await expect(window.page.locator("#names tbody tr")).to_have_count(10)

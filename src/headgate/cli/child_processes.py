@@ -37,8 +37,9 @@ class Commands:
 
     @contextmanager
     def passing_signals(self) -> Iterator[None]:
-        """A signal that this process ignores, such as in the background of a shell, stays ignored
-        by the commands.
+        """Pass signals on to the commands, except those that this process was started to ignore.
+
+        A shell ignores some for its background jobs, and the commands inherit that.
         """
         loop = asyncio.get_running_loop()
         handled = [each for each in PASSED_ON if signal.getsignal(each) != signal.SIG_IGN]
@@ -87,7 +88,7 @@ class Commands:
         process = await start(command, stdin, {**os.environ, **more})
         self._processes.add(process)
         try:
-            if self._signal is not None:
+            if self._signal is not None:  # it came while the process started
                 send(process, self._signal)
             code = await process.wait()
         except asyncio.CancelledError:

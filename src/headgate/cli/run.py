@@ -117,7 +117,11 @@ async def each_line(calls: Calls, command: list[str], parallel: int) -> int:
 
 
 async def one_line(calls: Calls, command: list[str], text: bytes) -> int:
-    """A refusal and a lost lease are those of this line. Other errors would come for each line."""
+    """Run `command` with this line. Return its exit code, or that of an error.
+
+    After a refusal or a lost lease the next lines run. Any other error would come for each of them,
+    so none runs any more.
+    """
     line = os.fsdecode(text)
     if len(text) > LONGEST or b"\0" in text:
         complain(f"line {shown(line)}: no argument has a NUL, or more than {LONGEST:,} bytes.")

@@ -207,7 +207,7 @@ class Reading(Generic[T]):
 
 
 def read_counts() -> list[Acquires]:
-    """The counts, after the histograms have got the waits that are in them."""
+    """The counts, once the hook has recorded earlier waits: histograms and counts then agree."""
     flush(FLUSH)
     return read_acquires()
 
@@ -390,7 +390,9 @@ class Instruments:
 # OpenTelemetry cannot remove an instrument, and ignores the callbacks of a second one of its name.
 # So each provider has one set, which its own callbacks keep alive.
 _sets: WeakKeyDictionary[MeterProvider, ReferenceType[Instruments]] = WeakKeyDictionary()
-_global_set: Instruments | None = None  # of the global provider, whether it was set yet or not
+# Until a program sets its global provider, OpenTelemetry has a proxy in that place. Later it makes
+# the proxy's instruments again in the provider that was set. So both have this one set.
+_global_set: Instruments | None = None
 
 
 def instruments_of(provider: MeterProvider | None) -> Instruments:
@@ -400,7 +402,6 @@ def instruments_of(provider: MeterProvider | None) -> Instruments:
     known = _sets.get(provider)
     found = None if known is None else known()
     if found is None and provider is global_provider:
-        # OpenTelemetry has handed on the instruments that were made before this one was set.
         found = _global_set
     if found is None:
         found = Instruments(provider)

@@ -97,9 +97,9 @@ def function_guard(function: Callable[[Scope], Any]) -> Guard:
 async def loopback_only(scope: Scope) -> Response | None:
     """Without users, only programs of this machine may look.
 
-    A foreign web page can send its reader's browser to the loopback under a name of its own. So the
-    host must be the loopback, too. A proxy of this machine sends requests of other machines, so
-    the headers of a proxy are refused.
+    By DNS rebinding, a foreign web page can send its reader's browser to the loopback, with the
+    page's host in the request. So that host must be the loopback, too. A proxy of this machine
+    sends requests of other machines, so the headers of a proxy are refused.
     """
     headers, client = headers_of(scope), scope.get("client")
     host = host_in(f"//{headers.get('host', '')}")

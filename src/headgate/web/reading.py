@@ -25,8 +25,8 @@ from headgate.web.history import History, Sample, Target
 
 PAGE = 50  # names
 TIMEOUT = 2.0  # seconds for the index, and for the status of what viewers see
-# Of a permit or waiter: its process, its cost, and for how many seconds it holds or waits. Of a
-# permit with a lease: the seconds that are left of it.
+# Of a permit or waiter: its process, its cost, and for how many seconds it holds or waits. The last
+# are the seconds that are left of a permit's lease.
 Member: TypeAlias = "tuple[Label | None, dict[str, int], float | None, float | None]"
 
 
@@ -139,18 +139,24 @@ def rows_of(members: Members) -> dict[str, Any]:
 def grouped(members: Iterable[Member]) -> list[dict[str, Any]]:
     """One row for all permits or waiters of one process with one cost, in the order of the first.
 
-    A row has the longest time, and the least that is left of a lease.
+    A row has the longest of their `seconds`, and the least that is left of a lease.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for label, units, seconds, lease in members:
         process = " ".join(map(str, label or ()))
         row = rows.setdefault(
             (process, str(units)),
-            {"process": process, "units": units, "count": 0, "since": seconds, "lease_left": lease},
+            {
+                "process": process,
+                "units": units,
+                "count": 0,
+                "seconds": seconds,
+                "lease_left": lease,
+            },
         )
         row["count"] += 1
         if seconds is not None:
-            row["since"] = max(seconds, row["since"] or 0.0)
+            row["seconds"] = max(seconds, row["seconds"] or 0.0)
         if lease is not None:
             row["lease_left"] = min(lease, row["lease_left"])
     return list(rows.values())
