@@ -13,7 +13,7 @@ from typing import Any
 from headgate import Permit
 from headgate.gate.compile import Declaration
 from headgate.gate.gate import Grant
-from headgate.permit import renew_lease
+from headgate.permit import set_lease_end
 from headgate.request import Request
 from headgate.stores.memory.fast_path import not_at_once
 from tests import virtual
@@ -78,12 +78,12 @@ class Leases:
     def renew(self) -> None:
         """All renewals that were sent this moment have succeeded."""
         for permit in self.permits:
-            renew_lease(permit, self.clock.elapsed() + LEASE)
+            set_lease_end(permit, self.clock.elapsed() + LEASE)
 
     def forget(self, *permits: Permit) -> None:
         """Renewals are answered: not held any more."""
         for permit in permits or self.permits:
-            renew_lease(permit, self.clock.elapsed())
+            set_lease_end(permit, self.clock.elapsed())
 
 
 def run(leases: Leases, story: Coroutine[Any, Any, Any]) -> Any:

@@ -19,9 +19,9 @@ class Change:
 
 
 class Update(Change):
-    """`former`: the limits of this limiter, if it has not declared them yet. The update then also
-    overrules a later declaration of them. `reason`: "update", or "adopted": a
-    service's answer stated the limits.
+    """`former`: the limits that this limiter would have declared at its first acquire. The update
+    overrules them, too, if another limiter declares them later. None: it has declared them already.
+    `reason`: "update", or "adopted": a service's answer stated the limits.
     """
 
     __slots__ = ("declared", "former", "reason")

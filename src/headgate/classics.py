@@ -20,9 +20,9 @@ from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.validation import (
     check_count,
+    check_initial,
     check_max_sleep,
     check_name,
-    filling,
     positive_int,
     seconds,
 )
@@ -294,7 +294,7 @@ def check_bucket(
     capacity: int, per: float, amount: int, max_sleep: float | None, initial: int | None
 ) -> BucketTerms:
     capacity = positive_int("TokenBucket", "capacity", capacity)
-    initial = filling("TokenBucket", "initial_tokens", initial, capacity)
+    initial = check_initial("TokenBucket", "initial_tokens", initial, capacity)
     amount = positive_int("TokenBucket", "refill_amount", amount)
     per = seconds("TokenBucket", "refill_frequency", per)
     longest = check_max_sleep(max_sleep, "TokenBucket")  # 0: as long as it takes, as None

@@ -51,9 +51,9 @@ class Closing:
         "_cleanup_at",
         "_owners",
         "_refuses",
-        "begin",
+        "add_waiting",
         "closed",
-        "end",
+        "discard_waiting",
         "name",
         "waiting",
     )
@@ -62,11 +62,11 @@ class Closing:
         self.name = name
         self.closed = False
         self.waiting: set[Entry] = set()
-        # `begin(entry)` lists an acquire, and `end(entry)` takes an ended one off the list. Once
-        # waiters are refused, `begin` raises LimiterClosedError. Both are C functions. So if `end`
-        # is the first call of a `finally`, no signal handler can run before it.
-        self.begin: Callable[[Entry], None] = self.waiting.add
-        self.end = self.waiting.discard
+        # Once waiters are refused, `add_waiting` raises LimiterClosedError. Both are C functions.
+        # So if `discard_waiting` is the first call of a `finally`, no signal handler can run before
+        # it.
+        self.add_waiting: Callable[[Entry], None] = self.waiting.add
+        self.discard_waiting = self.waiting.discard
         self._refuses = False
         self._owners: list[ref[Any]] = []
         self._cleanup_at = CLEANUP_FROM
@@ -148,7 +148,7 @@ class Closing:
         self._refuses = self._refuses or refuse_waiters
         self._shut()
         if self._refuses:
-            self.begin = self._refuse
+            self.add_waiting = self._refuse
             for entry in list(self.waiting):
                 refuse(entry(), closed_error(self.name))
 

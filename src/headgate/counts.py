@@ -134,8 +134,8 @@ class Counts:
         """The acquires that have ended, by outcome.
 
         "unlimited" and "local": the store could not be asked, and the acquire went on as its
-        `on_store_error` says. "local" is 0 here: other counts, with `is_share`, have those acquires
-        as "passed" and "waited".
+        `on_store_error` says. A share of the limits has counts of its own, with `is_share`: there
+        its acquires are "passed" and "waited". So "local" is 0 until an exporter adds them.
         """
         granted = {"passed": self.passed, "waited": self.waited}
         return {**granted, **self.refused, "unlimited": self.unlimited, "local": 0}

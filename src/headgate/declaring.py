@@ -86,19 +86,19 @@ class Undeclared:
         return await self._queue.astatus(self._own)
 
     def change(self, change: Change) -> None:
-        self._queue.change(self._complete(change))
+        self._queue.change(self._prepare(change))
         if isinstance(change, Update):
             self._step_aside()
 
     async def achange(self, change: Change) -> None:
-        await self._queue.achange(self._complete(change))
+        await self._queue.achange(self._prepare(change))
         if isinstance(change, Update):
             self._step_aside()
 
-    def _complete(self, change: Change) -> Change:
-        """An update names this limiter's limits as `former`, unless they are declared already.
+    def _prepare(self, change: Change) -> Change:
+        """The change to make, now that this limiter's own limits are not declared yet.
 
-        Before a drain, the queue accepts them if it knows no limits.
+        An update names them as `former`. For a drain, the queue accepts them if it knows none.
         """
         if isinstance(change, Update):
             former = None if self._has_declared else self._own
@@ -191,8 +191,8 @@ class Attached:
     async def astatus_in_use(self) -> Status:
         """The status for operators, also if only keys of the name are in use.
 
-        In that case it has the pause of the whole limiter, which also holds the keys. No process
-        has declared limits of the name, but a call may have brought some.
+        In that case it has the pause of the whole limiter, which also holds the keys. It may have
+        limits that no process has declared: a key's process names its own when it asks for a pause.
         """
         try:
             return await self.astatus()

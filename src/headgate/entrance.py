@@ -5,9 +5,9 @@ decides.
 
 A signal handler can raise before the first line of `__exit__`. The limiter then never learns that
 the block has ended, and the process would renew the permit for as long as it lives. So each block
-has an `__exit__` of its own: a `Block` object, which holds the permit. Python loads it before it
-calls `__enter__`, and drops it when the `with` statement ends. If it was not called by then, the
-finalizer of its permit gives the permit back.
+has an `__exit__` of its own: a `Block` object, which holds the permit. Python loads the `Block`
+before it calls `__enter__`, and drops it when the `with` statement ends. If Python could not call
+the `Block`, the permit is dropped with it, and the permit's finalizer gives the capacity back.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ class Queue(Protocol):
     """The queue of one name, as limiters see it."""
 
     name: str
-    # Takes a request and a permit if both are free now. False: `enter_waiting` or `enter_sync`.
+    # Acquire one request and one permit if both are free now. False: they are not, so the caller
+    # goes on with `enter_waiting` or `enter_sync`.
     enter: Callable[[], bool]
     enter_task: Callable[[], bool]  # for a task: the first call checks that asyncio runs the task
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from headgate.errors import LeaseLostError
 from headgate.interfaces import Queue
 from headgate.keys import title
-from headgate.permit import BlockWatch, Lost, Permit, Refusal, redirect, renew_lease
+from headgate.permit import BlockWatch, Lost, Permit, Refusal, redirect, set_lease_end
 from headgate.request import Request
 from headgate.stores.context_stack import current_caller, not_begun
 from headgate.wrapping import IssuerWrapper, QueueWrapper
@@ -36,10 +36,10 @@ class Watch:
     """Watches the lease of one block, from the first line of its body to the last."""
 
     __slots__ = (
-        "_alone",
         "_began",
         "_cancelled",
         "_cancelled_before",
+        "_cancelled_by_no_other",
         "_name",
         "_permit",
         "_task",
@@ -57,7 +57,7 @@ class Watch:
         self._cancelled_before = 0
         self._timer: asyncio.TimerHandle | None = None
         self._cancelled = False  # this watch has cancelled the task
-        self._alone = False  # no other code had cancelled the task when the body ended
+        self._cancelled_by_no_other = False  # when the body ended
         permit.watch = self
         redirect(permit, WatchedIssuer)
 
@@ -98,7 +98,7 @@ class Watch:
             self._arm(task)
 
     def check_lease(self) -> None:
-        """Note whether the lease is lost. A release calls this: it has fixed `permit.lost`."""
+        """Note whether the lease is lost. A release fixes `permit.lost`, and then calls this."""
         self.lost = self.lost or self._permit.lost
 
     def end(self) -> None:
@@ -114,7 +114,7 @@ class Watch:
         """
         if self.lost and error is None:
             raise self._error() from None
-        if self.lost and self._alone and isinstance(error, asyncio.CancelledError):
+        if self.lost and self._cancelled_by_no_other and isinstance(error, asyncio.CancelledError):
             raise self._error() from error
 
     def suspend(self) -> None:
@@ -122,11 +122,11 @@ class Watch:
         not see it.
         """
         task, self._task = self._task, None
-        self._alone = False
+        self._cancelled_by_no_other = False
         if task is not None:
             self._disarm(task)
             if self._cancelled:
-                self._alone = task.uncancel() <= self._cancelled_before
+                self._cancelled_by_no_other = task.uncancel() <= self._cancelled_before
 
     def resume(self, error: BaseException | None) -> None:
         """The body goes on, in the running task.
@@ -158,7 +158,7 @@ class Watch:
 
     def _too_late(self) -> None:
         """No renewal has come in time, so end the lease for good."""
-        renew_lease(self._permit, monotonic())
+        set_lease_end(self._permit, monotonic())
 
     def _error(self) -> LeaseLostError:
         now, until = monotonic(), self._permit.believed

@@ -64,7 +64,13 @@ UNEVEN = frozenset({"month", "months", "year", "years"})
 SUFFIXES = {"k": 1_000, "kilo": 1_000, "m": 1_000_000}
 # After "per" the options decide on the kind; without options it is a window.
 SHAPES = {"/": "", "per": "", "every": "steps", "in": "window", "concurrent": "concurrency"}
-STYLES = {"burst": "rate", "sliding": "window", "fixed": "quota", "quota": "quota", "from": "quota"}
+KIND_OF_OPTION = {
+    "burst": "rate",
+    "sliding": "window",
+    "fixed": "quota",
+    "quota": "quota",
+    "from": "quota",
+}
 FITTING = {
     "rate": ("burst", "initial", "slack"),
     "steps": ("burst", "initial", "slack"),
@@ -199,7 +205,7 @@ class _Parser:
             if option.text in seen:
                 self.fail(option, f"{option.text!r} is there twice; write it once")
             seen[option.text] = option
-            self.kind = self.kind or STYLES.get(option.text, "")
+            self.kind = self.kind or KIND_OF_OPTION.get(option.text, "")
             self.value(option.text, draft)
         if not self.kind and "initial" in seen:
             self.fail(
@@ -256,18 +262,18 @@ class _Parser:
 
     def unit(self) -> str | None:
         word = self.here
-        # `misread` refuses a suffix that stands alone, as in "10 k/minute", with its own message.
+        # A suffix that stands alone, as in "10 k/minute", has a message of its own below.
         if word.kind != "word" or word.text in WORDS - SUFFIXES.keys():
             return None
         self.advance()
         unit = SINGULARS.get(word.text, word.text)
-        fault = self.misread(word.text) or unit_fault(unit)
+        fault = self.mistaken(word.text) or unit_fault(unit)
         if fault:
             self.fail(word, fault)
         return unit
 
-    def misread(self, word: str) -> str:
-        """The fault of a `word` in the place of a unit that was meant as something else, or ""."""
+    def mistaken(self, word: str) -> str:
+        """The fault, if `word` stands where a unit may stand, but was not meant as one."""
         if word in SUFFIXES:
             return f"{word!r} stands alone; join it to its number, as in '10{word}'"
         # "5 evry 10s": no shape follows, so the word is a misspelt one.

@@ -179,7 +179,10 @@ class Limiter(Entrance):
     def _open(
         self, name: str, declared: Declaration, request: Request, whole: Queue | None = None
     ) -> None:
-        """Use the queue of `name`, wrapped as the options say. `whole`: its limiter's, for keys."""
+        """Use the queue of `name`, wrapped as the options say.
+
+        `whole`: the queue of the whole limiter, if this is the limiter of a key.
+        """
         queue: Queue = self._store.queue(name, declared)
         if permits_are_timed():
             from headgate.permit_timing import Timed
@@ -232,7 +235,7 @@ class Limiter(Entrance):
         # A key is always a plain Limiter: the attributes of a subclass would be missing.
         child: Limiter = object.__new__(Limiter)
         if type(key) is str and is_plain_key(key):
-            name = f"{self._default.closing.name}:{key}"  # that is the encoded name
+            name = f"{self._default.closing.name}:{key}"  # a closing has the encoded name
         else:
             key = check_name(key, f"Limiter({self.name!r})[...]", "key")
             name = encoded(self.name, key)
@@ -437,10 +440,10 @@ class Limiter(Entrance):
     def _check_close(self, method: str, refuse_waiters: bool) -> bool:
         if self.key is not None:
             raise TypeError(
-                f"{self._called()}.{method}() would close one key of many: call {method}() of the "
-                "whole limiter."
+                f"{self._in_messages()}.{method}() would close one key of many: call {method}() of "
+                "the whole limiter."
             )
-        return flag(f"{self._called()}.{method}", "refuse_waiters", refuse_waiters)
+        return flag(f"{self._in_messages()}.{method}", "refuse_waiters", refuse_waiters)
 
     def drain(self, **left: int) -> None:
         """Lower the remaining budget to the number that the service states; never raise it:
@@ -458,13 +461,15 @@ class Limiter(Entrance):
             self._queue.change(Drain(unit, number))
 
     def _pause_of(self, seconds: float) -> int:
-        return microseconds(check_seconds(f"{self._called()}.pause", "seconds", seconds, zero=True))
+        return microseconds(
+            check_seconds(f"{self._in_messages()}.pause", "seconds", seconds, zero=True)
+        )
 
-    def _called(self) -> str:
+    def _in_messages(self) -> str:
         return f"Limiter({self.name!r})" + ("" if self.key is None else f"[{self.key!r}]")
 
     def _updated(self, limits: tuple[Limit | str, ...]) -> tuple[Limit, ...]:
-        return declared_limits(f"{self._called()}.update(...)", limits)
+        return declared_limits(f"{self._in_messages()}.update(...)", limits)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: each call of the function holds a permit until it ends, and a generator
@@ -490,7 +495,7 @@ class Limiter(Entrance):
         return Request(wanted, longest, usual.max_waiters, callback, *rest)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        check_portable(self._called(), self._options["store"])
+        check_portable(self._in_messages(), self._options["store"])
         kind = made_from(self)
         how = kind, self.name, self.key, () if self._attached else self.limits, self._options
         return unpickled, how, attributes(self, kind, Limiter)
@@ -504,7 +509,7 @@ class Limiter(Entrance):
 
     def _lists_no_keys(self, asked: str) -> str:
         return (
-            f"{asked}{self._called()}: a limiter does not list its keys. "
+            f"{asked}{self._in_messages()}: a limiter does not list its keys. "
             'Write limiter["key"] for the limiter of one key.'
         )
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 from headgate.validation import (
     TEN_YEARS,
     WHOLE_FROM,
+    check_initial,
     check_unit,
-    filling,
     flag,
     instant,
     microseconds,
@@ -107,7 +107,7 @@ class Rate(Value):
             amount=amount,
             per=per,
             capacity=most,
-            initial=filling("Rate", "initial", initial, most),
+            initial=check_initial("Rate", "initial", initial, most),
             steps=flag("Rate", "steps", steps),
             unit=check_unit("Rate", unit),
             slack=slack,

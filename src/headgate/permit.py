@@ -115,7 +115,8 @@ class Permit:
         self.key = key  # the store's own mark of the permit
         self.home = home  # the store's object that renews this permit
         # Until this moment, on the monotonic clock, the process believes that the lease holds. The
-        # argument is None if the permit holds nothing, or has no lease: then see `start_holding`.
+        # argument is None if there is no lease. A permit that holds capacity without a lease, in
+        # memory, gets `start_holding` afterwards.
         self.believed = inf if believed is None else believed
         self.held = believed is not None
         self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
@@ -264,12 +265,12 @@ def start_holding(permit: Permit) -> None:
     permit.held = True
 
 
-def renew_lease(permit: Permit, until: float) -> None:
-    """Believe in the lease until this moment of the monotonic clock. A lost lease stays lost, so
-    with the present moment this ends the lease for good.
+def set_lease_end(permit: Permit, end: float) -> None:
+    """Believe in the lease until `end`, on the monotonic clock. A lost lease stays lost. So a lease
+    that ends now is lost for good.
     """
     if not permit.lost:
-        permit.believed = until
+        permit.believed = end
     watch = permit.watch  # another thread may end the block meanwhile
     if watch is not None:
         watch.on_lease_change()
@@ -286,6 +287,7 @@ def note_totals(permit: Permit, units: Units, owned: bool) -> Units:
     """Note the totals of a settlement. Returns by how much they differ from those before."""
     while True:
         before = permit._actual
+        # An acquire costs one of each unit in ONE_EACH that it does not name.
         known = {**ONE_EACH, **permit.units, **before}
         if not owned:  # in a fork's child: the parent may give the same back
             units = {unit: max(amount, known.get(unit, 0)) for unit, amount in units.items()}

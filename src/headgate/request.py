@@ -16,8 +16,8 @@ from headgate.validation import BEYOND, check_max_sleep, exact, microseconds, sh
 if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
-# A call takes any keyword as a unit. So an argument of threading's `acquire`, and in a try one of
-# our own `acquire`, arrives as a unit. Each of them has its advice here.
+# Any keyword of a call is a unit. So `acquire(timeout=1)`, as for a lock of threading, names a unit
+# "timeout", and `try_acquire(max_sleep=1)` names a unit "max_sleep". Each mistake has its advice.
 MISTAKES = {
     "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire()",
     "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",
@@ -34,7 +34,7 @@ class Request:
 
     `retry_for`: in seconds, see `Limiter`; None: the store's default.
     `raises`: whether the caller gets the StoreError when the store cannot be asked.
-    `closing`: of its limiter. It lists the acquire while that waits.
+    `closing`: lists the waiting acquires of the limiter.
     `estimate`: returns the present cost, if `units` is an estimate that may change during the wait.
     """
 

@@ -28,8 +28,8 @@ LONGEST_UNIT = 64
 # Arguments of `acquire`.
 RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})
 PARTS = 1_000_000  # the most parts of a token, in which a fractional amount is counted
-# From this size on, buckets count whole tokens alone. So Lua counts the parts in smaller ones
-# exactly, and `smooth` in compile.py finds a tick shorter than the period.
+# A bucket of this size or more counts whole tokens alone. In a smaller one, Lua counts the parts of
+# all tokens exactly, and `smooth` in compile.py finds a tick shorter than the period.
 WHOLE_FROM = 2**21
 # No limit counts these units.
 SINGULARS = {"request": "requests", "permit": "permits"}
@@ -77,7 +77,7 @@ def check_count(value: object, call: str = "Limiter", field: str = "max_waiters"
     return None if value is None else _int(call, field, value, least=0)
 
 
-def filling(call: str, field: str, value: object, capacity: int) -> int | None:
+def check_initial(call: str, field: str, value: object, capacity: int) -> int | None:
     """The first tokens of a bucket: None (full), or an int from 0 to its `capacity`."""
     initial = check_count(value, call, field)
     if initial is not None and initial > capacity:
@@ -103,8 +103,8 @@ def seconds(
     number = _real(call, field, value, way or "write a finite number of seconds")
     if zero and number == 0:
         return abs(number)  # -0.0 is 0
-    if number < least or number <= 0:
-        lowest = f"at least {plain(least)} seconds" if least > 0 else "more"
+    if number < least:
+        lowest = f"at least {plain(least)} seconds" if least else "more"
         rule = f"{field} must be {'0 or ' if zero else ''}{lowest}"
         change = "write a longer time"
     elif microseconds(number) >= TEN_YEARS * 1_000_000:
@@ -264,8 +264,8 @@ def show(value: object) -> str:
     """`value` for a message: its repr without addresses, kept short, and safe for any object."""
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
         return f"an int of {value.bit_length()} bits"
-    # The `try` below could swallow a signal handler's exception. So it does not get costs, of which
-    # `check_cost` shows also the good ones.
+    # `check_cost` shows good costs, too. The `try` below could swallow the exception of a signal
+    # handler, so an int does not get there.
     if type(value) is int:
         return str(value)
     try:

@@ -41,7 +41,7 @@ def queued_at(position: int, delay: int) -> Waiting:
 def seconds_of(delay: int) -> float | None:
     """A delay in microseconds as `retry_after`."""
     # Only a release can say in two cases. 0: no rate needs time, so held permits are in the way.
-    # More than NEVER // 2: the turn comes at NEVER, and the delay is that less the present moment.
+    # More than NEVER // 2: the turn comes at the moment NEVER, and `delay` is the time until then.
     return delay / 1_000_000 if 0 < delay < NEVER // 2 else None
 
 

@@ -624,13 +624,13 @@ async def test_a_refused_acquire_whose_task_has_ended_is_not_reported() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     closing = Closing("closed")
     place: asyncio.Future[None] = asyncio.Future()
-    closing.begin(ref(place))
+    closing.add_waiting(ref(place))
     closer = asyncio.create_task(closing.aclose(refuse_waiters=True))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert place.done()
 
-    closing.end(ref(place))
+    closing.discard_waiting(ref(place))
     del place
     await soon(closer)
 

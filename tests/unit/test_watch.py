@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from headgate import LeaseLostError, Limiter
-from headgate.permit import renew_lease
+from headgate.permit import set_lease_end
 from headgate.stores.memory.store import MemoryStore
 from tests.leases import LEASE, Leases, run
 
@@ -90,7 +90,7 @@ def test_a_renewal_with_a_shorter_lease_shortens_the_watch(
     async def story() -> float:
         with pytest.raises(LeaseLostError):
             async with block():
-                renew_lease(leases.permits[0], leases.clock.elapsed() + 1.0)
+                set_lease_end(leases.permits[0], leases.clock.elapsed() + 1.0)
                 await asyncio.sleep(3600)
         return leases.clock.elapsed()
 

@@ -225,7 +225,7 @@ class Acquires:
         closing, entry = waiter.request.closing, ref(waiter)  # see `Closing`
         try:
             begin_wait(waiter)
-            closing.begin(entry)
+            closing.add_waiting(entry)
             waiter.call_on_wait()
             self._check_fork(waiter)
             while True:
@@ -238,7 +238,7 @@ class Acquires:
                 check_blocking(self._lock, self._loop_check, needs_release)
         finally:
             try:
-                closing.end(entry)
+                closing.discard_waiting(entry)
             finally:
                 WAITING.discard(waiter)
 
@@ -258,7 +258,7 @@ class Acquires:
     async def _sleep(self, waiter: TaskWaiter) -> None:
         closing, entry = waiter.request.closing, ref(waiter)
         try:
-            closing.begin(entry)
+            closing.add_waiting(entry)
             waiter.call_on_wait()
             self._check_fork(waiter)
             while True:
@@ -266,7 +266,7 @@ class Acquires:
                 if self._check(waiter):
                     break
         finally:
-            closing.end(entry)
+            closing.discard_waiting(entry)
 
     def _check(self, waiter: Waiter) -> bool:
         """Whether the waiter may go on after a sleep. Raises the error that ends its wait."""

@@ -202,7 +202,7 @@ def build_pooled_wait(
         since, noted = 0 if counts is None else now(), False
         try:
             try:
-                closing.begin(entry)
+                closing.add_waiting(entry)
                 append(future)
                 # If there may be room, the queue decides.
                 if pool or slots.used < slots.capacity or gate.rules is not rules:
@@ -224,7 +224,7 @@ def build_pooled_wait(
                 raise
             await queue.continue_migrated(future, result, request, since)
         finally:
-            closing.end(entry)
+            closing.discard_waiting(entry)
 
     return enter_waiting
 

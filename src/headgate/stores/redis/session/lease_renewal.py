@@ -8,7 +8,7 @@ from weakref import ref
 
 from headgate.errors import StoreError
 from headgate.gate.gate import ONE_EACH
-from headgate.permit import renew_lease
+from headgate.permit import set_lease_end
 from headgate.stores.redis.protocol.operations import Caller, Renew
 from headgate.stores.redis.protocol.replies import Answer
 from headgate.stores.redis.session.lost_leases import log_lost
@@ -99,9 +99,9 @@ class LeaseRenewal:
             # The dict keeps its own, equal key, which has the callback.
             self._held[ref(permit)] = lease = self._last_reply.lease or lease
             self._renew_at(now + third_of(lease))
-            renew_lease(permit, self._last_reply.asked_at + lease / 1_000_000)
+            set_lease_end(permit, self._last_reply.asked_at + lease / 1_000_000)
         else:
-            renew_lease(permit, now)  # certain only until now: the lease is lost
+            set_lease_end(permit, now)  # certain only until now: the lease is lost
             self.lost.append(permit)
 
     def log_lost(self) -> None:

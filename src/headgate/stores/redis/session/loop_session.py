@@ -122,7 +122,7 @@ class LoopSession:
             later.add_done_callback(retrieve_error)  # The task may be cancelled before it awaits.
         closing, entry, noted = request.closing, ref(pending), False
         try:
-            closing.begin(entry)
+            closing.add_waiting(entry)
             self.machine.begin(pending)
             self._schedule()
             if request.max_sleep is not None:
@@ -150,7 +150,7 @@ class LoopSession:
                 count_refusal(self.queue.name, pending, error)
             raise
         finally:
-            closing.end(entry)
+            closing.discard_waiting(entry)
 
     def ask(self, operation: Operation) -> Future[Any]:
         """A future for the answer to any other request."""
