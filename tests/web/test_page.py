@@ -79,12 +79,12 @@ async def test_the_page_shows_what_two_processes_do_within_two_seconds(
         assert await process.said() == "ready"
     window = await opened(browser, url)
     await window.page.get_by_role("link", name=name).first.click()
-    await window.sees("#itself .said >> nth=1", "0 of 2 permits")
+    await window.sees("#itself .amount >> nth=1", "0 of 2 permits")
 
     for process, held in zip(fleet, ("1 of 2 permits", "2 of 2 permits"), strict=True):
         process.tell("hold")
         assert await process.said() == "holding"
-        await window.sees("#itself .said >> nth=1", held)
+        await window.sees("#itself .amount >> nth=1", held)
     await window.sees("#holding", "2")
     hosts = window.page.locator("#holders tbody tr")
     await expect(hosts).to_have_count(2)
@@ -139,7 +139,7 @@ async def test_an_action_works_after_its_confirmation_alone(
     await page.click("#set")
     await expect(page.locator("#question")).to_contain_text("Now:\n100 in any minute")
     await page.click("#yes")
-    await window.sees("#itself .said >> nth=1", "0 of 5 permits")
+    await window.sees("#itself .amount >> nth=1", "0 of 5 permits")
     await page.fill("#limits", "many")
     await page.click("#set")
     await page.click("#yes")
