@@ -16,6 +16,7 @@ from headgate.stores.redis.session.traffic import Traffic
 from headgate.stores.redis.threads import Threads
 
 if TYPE_CHECKING:
+    from headgate.gate.gate import Grant
     from tests.simulation.fleet import Fleet
 
 
@@ -44,9 +45,13 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
             fleet.handed(session, permit, next_waiter)
         return handed
 
-    def _issue(session: LoopSession, *args: Any) -> Permit:
-        permit = issue(session, *args)
-        fleet.permitted(session.queue.issuer, permit)
+    def _issue(
+        session: LoopSession, pending: PendingAcquire, grant: Grant, waited: float
+    ) -> Permit | None:
+        permit, issuer = issue(session, pending, grant, waited), session.queue.issuer
+        # A block whose limits hold nothing has no permit. The witness gets one for it.
+        plain = Permit(issuer, pending.request.units, grant, waited, pending.caller, None, session)
+        fleet.permitted(issuer, permit or plain)
         return permit
 
     def _found(threads: Threads, *args: Any) -> Permit | None:

@@ -143,7 +143,7 @@ class LoopSession:
                 pending.request,
                 waited if pending.queued else None,
             )
-            return issued(self, pending, grant, waited)
+            return pending.permit or issued(self, pending, grant, waited)
         except BaseException as error:
             self.leave(pending)
             if not noted:
@@ -416,8 +416,6 @@ def issued(
 
     None: the caller enters a block, and its limits hold nothing.
     """
-    if pending.permit is not None:
-        return pending.permit
     if pending.enters and pending.believed is None:
         return None
     permit = Permit(
