@@ -11,7 +11,7 @@ from headgate.stores.redis.members import read_members, read_oldest_waits
 from headgate.stores.redis.protocol.index import NAMES, living
 from headgate.stores.redis.protocol.members import WAITING
 from headgate.stores.redis.transport.portal import blocking
-from headgate.stores.redis.transport.questions import each_reply, replies_to, scan
+from headgate.stores.redis.transport.questions import replies_or_errors, replies_to, scan
 from headgate.stores.status import QueueLength, longest
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class RedisLists:
         if among is None:
             lengths = await replies_to(self._topology, call, questions)
         else:
-            lengths = await each_reply(self._topology, call, questions, TIMEOUT)
+            lengths = await replies_or_errors(self._topology, call, questions, TIMEOUT)
         return longest(
             QueueLength(name, None, length)
             for name, length in zip(names, lengths, strict=True)

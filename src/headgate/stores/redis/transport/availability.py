@@ -34,7 +34,7 @@ class Closable(Protocol):
 
 
 class Offers:
-    """The backlogs that senders offer again to a server that was unavailable."""
+    """The senders with a backlog for a server that was unavailable. They poll it after a pause."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -42,10 +42,7 @@ class Offers:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, sender: Sender, attempt: int) -> None:
-        """Send the backlog of `sender` again later.
-
-        All backlogs are sent together, so that many senders ask no more often than one.
-        """
+        """Let `sender` poll later: together with the others, so that many ask as often as one."""
         self._backlog[sender] = None
         if self._timer is None:
             self._timer = self.loop.call_later(backoff(attempt, REVIVAL), self.send_all)
@@ -77,9 +74,11 @@ class Availability:
         self.suspects: dict[Endpoint | None, Exception] = {}
         # The number of attempts to reach each server since its last answer.
         self._attempts: dict[Endpoint | None, int] = {}
-        # New calls to these parts are not retried: one has failed, and none was answered since.
+        # A call to these parts has failed for good, and none was answered since. Until then, the
+        # first call of a sender is not retried there.
         self._abandoned: set[Endpoint | None] = set()
-        # Acquires may do without these parts (`on_store_error`) until a call or a PING is answered.
+        # The same parts, and those that are not ready. Acquires may do without them
+        # (`on_store_error`) until a call or a PING is answered.
         self.unavailable: set[Endpoint | None] = set()
         self.offers = Offers(client.loop)
         self._outages = outages_of(client.topology)
@@ -126,7 +125,7 @@ class Availability:
         node.postponed.send_all()
 
     def note_refusal(self, call: Call) -> None:
-        """The server of `call` answers, but cannot run it now. So even a first call is retried."""
+        """The server of `call` answers, but not now. So a sender's first call is retryable, too."""
         if call.sender.met is None:
             self.met = True
             self._abandoned.discard(self._part(call.server(self._topology)))

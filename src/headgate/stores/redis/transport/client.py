@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-# These errors end a connection because its server is no primary any more.
+# With these errors headgate cuts the connection to a server that is no primary any more: see
+# `Node._not_now` and `Reconnection._follow`.
 DEMOTED = ReadOnlyError, NotThereError
 # A session's id ends with this letter if it subscribes to sharded channels (outbox.lua).
 SHARDED = "s"
@@ -82,7 +83,7 @@ class Client:
 
     @property
     def here(self) -> bool:
-        """Whether the caller runs in this loop."""
+        """Whether the caller runs in this loop, in a task or in a callback."""
         return self.task is not None or self.loop is asyncio._get_running_loop()
 
     def forked(self) -> None:
@@ -136,14 +137,16 @@ class Client:
         self.subscriptions.drop(node.endpoint)
 
     def retry_backlog(self) -> bool:
-        """Connect for unrouted calls. Return whether calls are in flight or left to send."""
+        """Whether calls are in flight or left to send. If so, connect for the unrouted ones."""
         unrouted = chain(*self.reconnection.unrouted.values())
-        waits = any(not call.sender.optional for call in unrouted)
-        backlog = waits or self.sending.has_backlog
-        busy = backlog or any(node.busy for node in self.nodes.values())
-        if busy:
+        has_backlog = (
+            self.sending.has_backlog
+            or any(node.busy for node in self.nodes.values())
+            or any(not call.sender.optional for call in unrouted)
+        )
+        if has_backlog:
             self.reconnection.seek_all()
-        return busy
+        return has_backlog
 
     def tasks(self) -> list[asyncio.Task[None]]:
         parts = self.availability, self.reconnection, self.subscriptions

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
 REPLY_TIMEOUT = 5.0  # The seconds that a reply may take.
-# A reply may take these seconds even with a shorter `max_sleep`, which is for the queue alone.
+# An acquire with a shorter `max_sleep` still waits for these seconds for its reply: `max_sleep` is
+# for the wait in the queue alone.
 SILENCE = 0.5
 
 

@@ -64,7 +64,7 @@ def said_by_sentinel(role: Any) -> bool:
 
 
 async def stay_open(*_: object, **__: object) -> None:
-    """In place of redis-py's `disconnect`, which drops the stream unclosed where no loop runs."""
+    """In place of redis-py's `disconnect`. Where no loop runs, that one drops an open stream."""
 
 
 def close(connection: AbstractConnection, loop: asyncio.AbstractEventLoop) -> None:

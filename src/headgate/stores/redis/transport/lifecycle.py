@@ -104,7 +104,7 @@ class Lifecycle:
     async def _drain(self) -> None:
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
-                while self._client.retry_backlog():  # noqa: ASYNC110 - no reply has to wake it
+                while self._client.retry_backlog():  # noqa: ASYNC110 - replies set no event
                     await asyncio.sleep(DRAIN_INTERVAL)
         except TimeoutError:
             pass  # The leases expire by themselves.

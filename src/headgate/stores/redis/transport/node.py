@@ -69,15 +69,17 @@ class Sender(Protocol):
     @property
     def key(self) -> str: ...
     @property
-    def waits(self) -> bool: ...
-    def command(self) -> Command | Refresh | None: ...
-    def put_off(self) -> None: ...
+    def waits(self) -> bool: ...  # whether it has waiters
+    def command(self) -> Command | Refresh | None: ...  # the next one; None: there is none
+    def put_off(self) -> None: ...  # an exception came: `command` is asked for the same one again
     def answered(self, reply: Any) -> None: ...
     def failed(self, error: StoreError) -> None: ...
+    # An attempt to send its call again has failed, `spent` seconds after the first one.
     def on_disconnect(self, lost: BaseException, spent: float) -> None: ...
     def on_notification(self, notification: str) -> None: ...
     def poll(self) -> None: ...  # send what the server must get, and ask for missed news
     def doubt(self) -> None: ...  # its server may have lost state
+    # For how many seconds each caller lets the call be retried. None: it has set nothing.
     def retry_periods(self) -> list[float | None]: ...
 
 
@@ -250,12 +252,11 @@ class Node:
     # Sending --------------------------------------------------------------------------------------
 
     def send_at_once(self, sender: Sender) -> bool:
-        """Send a call of `sender`, because no other operation will travel with it.
+        """Send a call of `sender` now. False: nothing is sent, so the caller sends it later.
 
-        False: the server is busy with calls. This one leaves at the end of the loop's turn,
-        together with those of other senders.
+        While other calls are in flight, it is better sent at the end of the loop's turn, in one
+        write with those of other senders. A connection that is buffering joins the writes anyway.
         """
-        # While the connection is buffering, this call leaves in one write with the others.
         busy = self.calls and not self.connection.is_buffering()
         if self.writing or self.closed or busy:
             return False
@@ -289,11 +290,11 @@ class Node:
     def _ping_first(self) -> bool:
         """Send a PING in one write with the next command. True: the caller has to call `write`.
 
-        A server writes last to the connection that first had output (Redis and Valkey,
-        putClientInPendingWriteQueue in networking.c). When a release from A grants a permit to B, B
-        has output before A: the server would write to A first. With the reply to a PING, A has
-        output before B, so the server writes to B first. In a fleet that saves a quarter of a
-        hand-off (python -m benchmarks.fleet).
+        The call is a release of client A that may grant a permit to client B. The script notifies B
+        before A gets its reply. But a server writes last to the connection that first had output
+        (Redis and Valkey, putClientInPendingWriteQueue in networking.c), so it would write to A
+        first. With the reply to a PING, A has output before B, and the server writes to B first.
+        In a fleet that saves a quarter of a hand-off (python -m benchmarks.fleet).
         """
         must_write = self.connection.buffer()
         self.send_command(self._note_ping_reply, "PING")
@@ -393,7 +394,8 @@ class Node:
     def _not_now(self, call: Call, refusal: str) -> None:
         """The server cannot run the call now: retry later, here or elsewhere, or fail.
 
-        A server that has become a replica is left in any case: its address may lead to another one.
+        The connection to a server that has become a replica is cut in any case: its address may
+        lead to another server by now.
         """
         lacks_keys = refusal.startswith("TRYAGAIN") and call.may_lack_keys
         if lacks_keys and self.client.topology.functions:
@@ -404,8 +406,8 @@ class Node:
             call.sender.node = None
             reconnection.check_topology(self)
         self.client.availability.note_refusal(call)
-        # A call of a demoted server is sent again at once, so it stays marked as redirected. Other
-        # calls pause first, and may then be redirected once more.
+        # A call of a demoted server goes on at once. It keeps `sent_on`, or two servers could send
+        # it to each other for ever. Other calls pause first.
         again = call._replace(there=None, sent_on=call.sent_on and demoted)
         if not reconnection.may_retry(call):
             self.answer(call, ResponseError(refusal))
@@ -500,7 +502,7 @@ class Node:
         self.calls = deque(
             call for call in calls if not (isinstance(call, Call) and call.sender is sender)
         )
-        # After a redirection, the sender's node may be another one.
+        # A redirected call is in flight here, while its sender's node may be another one.
         if sender.node is self or len(self.calls) < len(calls):
             self.connection.cut(ConnectionError("a call was interrupted"))
 

@@ -60,16 +60,10 @@ class Outages:
         now = monotonic()
         if now - self._last[part] >= CALM and (since := self.present.pop(part, None)) is not None:
             where, away = self._name_of(part), now - since
+            # "at SERVER, Cluster at SEEDS, answers again": the store of a part is between commas.
+            at = where if part is None else f"{where},"
             message = "The Redis server at %s answers again, after %.1f s."
-            log(
-                logging.WARNING,
-                message,
-                # The name of a part has two halves, so a comma follows it.
-                *(where if part is None else f"{where},", away),
-                kind="store_back",
-                name=where,
-                every_time=True,
-            )
+            log(logging.WARNING, message, at, away, kind="store_back", name=where, every_time=True)
             if has_hooks():
                 from headgate.events import StoreBack
 

@@ -45,14 +45,14 @@ async def replies_to(topology: Topology, call: str, questions: Sequence[Question
 
     Raises StoreError when a server refuses a command or cannot be asked.
     """
-    replies = await each_reply(topology, call, questions)
+    replies = await replies_or_errors(topology, call, questions)
     for reply in replies:
         if isinstance(reply, StoreError):
             raise reply
     return replies
 
 
-async def each_reply(
+async def replies_or_errors(
     topology: Topology, call: str, questions: Sequence[Question], timeout: float | None = None
 ) -> list[Any]:
     """The replies, in order. If a server refuses a question, cannot be asked, or takes longer than
@@ -60,10 +60,10 @@ async def each_reply(
 
     Raises StoreError when no server is known.
     """
-    return await in_own_task(ask_each(topology, call, questions, timeout))
+    return await in_own_task(ask_servers(topology, call, questions, timeout))
 
 
-async def ask_each(
+async def ask_servers(
     topology: Topology, call: str, questions: Sequence[Question], timeout: float | None
 ) -> list[Any]:
     # This asks nothing, but it finds the servers if none is known.
@@ -78,7 +78,7 @@ async def ask_each(
                     chunk = indexes[start : start + CHUNK]
                     its = [questions[index] for index in chunk]
                     found = await persistently(
-                        topology, call, partial(replies_now, topology, its), place
+                        topology, call, partial(ask_once, topology, its), place
                     )
                     for index, reply in zip(chunk, found, strict=True):
                         replies[index] = reply
@@ -156,8 +156,8 @@ async def look_again(topology: Topology) -> bool:
     return before != set(topology.servers())
 
 
-async def replies_now(topology: Topology, questions: Sequence[Question]) -> list[Any]:
-    """Each server gets its questions in one round trip."""
+async def ask_once(topology: Topology, questions: Sequence[Question]) -> list[Any]:
+    """The replies, in order. Each server gets its questions in one round trip."""
     by_server: dict[Endpoint, list[int]] = {}
     for index, (key, _) in enumerate(questions):
         server = topology.where(key)
@@ -186,5 +186,6 @@ async def scan_one(server: Endpoint, pattern: str) -> set[str]:
 
 def store_error_of(place: object, call: str, trouble: Exception) -> StoreError:
     if isinstance(trouble, ResponseError):
+        # The slash marks the name of a call: see `title`.
         return refused(place, f"{call}/", str(trouble), trouble)
     return cannot(place, trouble)

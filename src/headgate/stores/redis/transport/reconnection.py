@@ -63,7 +63,7 @@ class Reconnection:
 
     def add_unrouted(self, call: Call) -> None:
         server = call.server(self._topology)
-        # The next connection may lead to another server, which does not notify this session.
+        # The call says that its server notifies the session. The next server may be another one.
         call = call._replace(command=call.command.unnotified())
         self.unrouted.setdefault(server, []).append(call)
         self.watch_deadline(call)
@@ -127,7 +127,7 @@ class Reconnection:
             kept: list[Call] = []
             over: list[Call] = []
             for call in calls:
-                # A call to a store that was never reached ends with the attempt to connect.
+                # `_seek` fails a call that is not retryable, after its attempt to connect.
                 (over if retryable(call) and not self.may_retry(call) else kept).append(call)
             self.unrouted[server] = kept
             for call in over:
@@ -155,7 +155,7 @@ class Reconnection:
                         in_vain = True
                     del calls[0]
             self._client.leave_unused()
-        self._check_deadlines()
+        self._check_deadlines()  # its timer may be that of a call that was sent
 
     async def _reach(self, server: Endpoint | None) -> Exception | None:
         """Connect to `server` if calls still need it. Return the error that prevented it."""
@@ -200,7 +200,9 @@ class Reconnection:
                     node.connection.cut(NotThereError("another server has taken its place"))
 
     def check_topology(self, node: Node) -> None:
-        """The server of `node` may be in a minority of a split Cluster, without saying so."""
+        """Ask other servers where the names of `node` are now: its own server may be in the
+        minority of a split Cluster.
+        """
         if self._looking is None or self._looking.done():
             self._looking = begun(self._check_topology(node), "headgate-look")
 

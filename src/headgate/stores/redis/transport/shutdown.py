@@ -99,8 +99,8 @@ async def _deliver(until: float) -> list[Unsent]:
     for client in snapshot(CLIENTS):
         if client.loop is not here and not client.loop.is_running():
             client.lifecycle.end()
-    await asyncio.sleep(0)  # after this turn the portal has taken them over
-    # Their permits go back by messages to the portal. This one arrives behind them.
+    await asyncio.sleep(0)  # `end` has scheduled `adopt` in this loop, so that runs first
+    # `adopt` releases permits by messages to the portal. This one arrives behind them.
     arrived = here.create_future()
     portal().tell(lambda: arrived.set_result(None))
     await arrived

@@ -66,7 +66,9 @@ class Subscriptions:
         """Whether the server that keeps the name notifies this client."""
         node, topology = sender.node, self._client.topology
         if node is None or (topology.several and not (topology.sharded and topology.functions)):
-            return False  # The server of a call cannot tell whether it notifies this client.
+            # Without sharded channels, the subscription may be at another server. Without
+            # functions, a server does not notice that a name is new to it (reply_cache.lua).
+            return False
         subscriber = self._subscribers.get(node.endpoint)
         return subscriber is not None and subscriber.is_confirmed(sender.key)
 
@@ -81,7 +83,7 @@ class Subscriptions:
             return
         unsharded = topology.several and not topology.sharded
         # A sharded subscription is for the names of one server. Without waiters it is useless.
-        if replaced or unsharded or (topology.sharded and not subscriber.leave_idle()):
+        if replaced or unsharded or (topology.sharded and not subscriber.is_needed()):
             self.drop(server)
         else:
             subscriber.check_alive()
@@ -116,7 +118,7 @@ class Subscriptions:
         """Another server keeps `key` now: leave the former one, if no call goes there."""
         for server, former in list(self._subscribers.items()):
             former.leave([key])
-            if not (server in self._client.nodes or former.leave_idle()):
+            if not (server in self._client.nodes or former.is_needed()):
                 self.drop(server)
 
     def _subscriber(self, server: Endpoint) -> Subscriber:
@@ -170,8 +172,8 @@ class Subscriber:
         if self._timer is None:
             self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.check_alive)
 
-    def leave_idle(self) -> bool:
-        """Leave the names without waiters. Return whether names with waiters remain."""
+    def is_needed(self) -> bool:
+        """Whether any of the names has waiters. The others are left."""
         self.leave([key for key in self.keys if not self._waits(key)])
         return bool(self.keys)
 
@@ -179,7 +181,7 @@ class Subscriber:
         """A network may drop a connection without telling either end: ask for a sign of life."""
         self.halt()
         self._timer = None
-        if not self.leave_idle() or self._connection is None:
+        if not self.is_needed() or self._connection is None:
             return
         if self._asked is not None and self._client.loop.time() - self._asked >= REPLY_TIMEOUT:
             self._connection.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
