@@ -28,10 +28,10 @@ class Pending(Protocol):
 
     thread: int  # the one that waits
 
-    def fork(self) -> None:
+    def forked(self) -> None:
         """In the child of a fork: wake the thread, which raises `fork_error`."""
 
-    def end(self) -> None:
+    def end_wait(self) -> None:
         """Wake the thread, which raises `exit_error`."""
 
 
@@ -42,7 +42,7 @@ _ending: set[int] = set()  # threads in which every wait must end at once
 def begin_wait(call: Pending) -> None:
     WAITING.add(call)
     if call.thread in _ending:
-        call.end()
+        call.end_wait()
 
 
 def end_waits(thread: int) -> None:
@@ -50,7 +50,7 @@ def end_waits(thread: int) -> None:
     _ending.add(thread)
     for call in list(WAITING):
         if call.thread == thread:
-            call.end()
+            call.end_wait()
 
 
 def exit_error() -> RuntimeError:
@@ -79,7 +79,7 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     for call in list(WAITING):
-        call.fork()
+        call.forked()
     WAITING.clear()
     _ending.clear()
 

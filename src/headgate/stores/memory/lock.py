@@ -108,7 +108,7 @@ class Lock:
         while not self.acquire(True, CHECK_AGAIN):
             pass
 
-    def fork(self, disown: Callable[[], None]) -> None:
+    def forked(self, disown: Callable[[], None]) -> None:
         """In the child of a fork: run `disown`.
 
         If another thread was inside, its step never ends in the child: `disown` runs before all

@@ -197,7 +197,7 @@ class MemoryQueue(Acquires):
         self._lock.run_or_defer(charge)
 
     def forked(self) -> None:
-        self._lock.fork(self._state.disown)
+        self._lock.forked(self._state.disown)
 
 
 def begin_counting(queue: MemoryQueue) -> Build:

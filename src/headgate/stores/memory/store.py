@@ -250,7 +250,7 @@ class MemoryStore:
         self._written.clear()
 
     def forked(self) -> None:
-        self.lock.fork(lambda: None)
+        self.lock.forked(lambda: None)
         for _, state in self._key_states():
             state.inside = 0  # the blocks are the parent's
             state.busy = state.busy and has_lock()  # its admission goes on in the child

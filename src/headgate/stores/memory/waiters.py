@@ -145,11 +145,11 @@ class ThreadWaiter(Waiter):
         self.event.set()
         return True
 
-    def fork(self) -> None:
+    def forked(self) -> None:
         """In the child of a fork: the acquire goes on in the parent."""
         self.wake()
 
-    def end(self) -> None:
+    def end_wait(self) -> None:
         self.refuse(exit_error())
 
 

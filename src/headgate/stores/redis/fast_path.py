@@ -92,7 +92,7 @@ class FastPath:
             raise fork_error(issuer.name)
         return permit
 
-    def fork(self) -> None:
+    def forked(self) -> None:
         """In the child of a fork: close the connections, and end the wait of a thread.
 
         The child reads nothing that the server sends to the parent.
@@ -105,8 +105,8 @@ class FastPath:
     def _ask(self, issuer: FastIssuer, request: Request) -> Permit | None:
         start = monotonic()
         timeout = REPLY_TIMEOUT if request.max_sleep is None else SILENCE
-        declared, how = issuer.limits.limits_for_call(True, ())
-        server = self._server(issuer.key, how, timeout)
+        declared, statement = issuer.limits.limits_for_call(True, ())
+        server = self._server(issuer.key, statement, timeout)
         if server is None:
             return None
         self._calls += 1
@@ -116,12 +116,14 @@ class FastPath:
         believed = lease_end(declared)
         keys = keys_of(issuer.key)
         number, flags = str(self._calls), CLUSTERED * self._topology.several
-        words = words_at_once(keys, declared.program, self.id, number, how, flags, request.text)
+        words = words_at_once(
+            keys, declared.program, self.id, number, statement, flags, request.text
+        )
         try:
-            reply = self._exchange_with_retry(server, how, words, timeout)
+            reply = self._exchange_with_retry(server, statement, words, timeout)
             grant = read_reply(reply, caller)
             if grant is not None and not self._of_parent:
-                issuer.limits.note_carried(declared.program, how)
+                issuer.limits.note_carried(declared.program, statement)
                 waited = monotonic() - start
                 permit = Permit(issuer, request.units, grant, waited, caller, believed, self)
                 # A fork may have come since the check above.
@@ -136,16 +138,17 @@ class FastPath:
                 raise
             return None
 
-    def _server(self, key: str, how: int, timeout: float) -> Endpoint | None:
-        """The server to ask with this statement about the limits, once it is connected.
+    def _server(self, key: str, statement: int, timeout: float) -> Endpoint | None:
+        """The server to ask, once it is connected. None: the portal asks.
 
-        The first acquire of a name opens no connection. If the server is away, the portal alone
-        tries to connect, and raises the error. An update goes through the portal's session.
+        `statement`: of the call, about its limits. A call that brings an update goes through the
+        portal's session. Only a call whose limits are known opens a connection. So if the server
+        is away, only the portal tries to connect for the first acquire of a name.
         """
         server = self._topology.where(key)
-        if server is None or how == UPDATED:
+        if server is None or statement == UPDATED:
             return None
-        ready = server in self._connections or (how == KNOWN and self._open(server, timeout))
+        ready = server in self._connections or (statement == KNOWN and self._open(server, timeout))
         return server if ready else None
 
     def _give_up(self, server: Endpoint, issuer: FastIssuer, caller: Caller) -> None:
@@ -155,14 +158,14 @@ class FastPath:
             issuer.cancel_uncertain(caller)
 
     def _exchange_with_retry(
-        self, server: Endpoint, how: int, words: tuple[str, ...], timeout: float
+        self, server: Endpoint, statement: int, words: tuple[str, ...], timeout: float
     ) -> Any:
         """Send a call, and send it once more, byte for byte, if the reply was lost.
 
         The script knows the call's number, so it does nothing twice.
         """
         try:
-            return self._exchange(server, how, words, timeout)
+            return self._exchange(server, statement, words, timeout)
         except (OSError, HiredisError) as lost:
             self._close(server)
             if (
@@ -172,10 +175,12 @@ class FastPath:
                 or not self._open(server, timeout)
             ):
                 raise
-            return self._exchange(server, how, words, timeout)
+            return self._exchange(server, statement, words, timeout)
 
-    def _exchange(self, server: Endpoint, how: int, words: tuple[str, ...], timeout: float) -> Any:
-        script = library().fast if how == KNOWN else library().whole
+    def _exchange(
+        self, server: Endpoint, statement: int, words: tuple[str, ...], timeout: float
+    ) -> Any:
+        script = library().fast if statement == KNOWN else library().whole
         connection, functions = self._connections[server], self._topology.functions
         name = ("FCALL", script.function) if functions else ("EVALSHA", script.digest)
         start = monotonic()
@@ -285,8 +290,7 @@ def read_reply(reply: Any, caller: Caller) -> Grant | None:
     error, the portal asks again, and raises the right exception.
     """
     found = parse_grant(reply) if isinstance(reply, bytes) else None
-    # A call here has the number of its acquire. So a reply to it begins as the caller does, with
-    # session and number.
+    # A reply begins with the session and the number of its call. Here the acquire has that number.
     if found is None or found[:2] != caller[:2]:
         return None
     return found.grant

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from headgate.stores.process_label import own_label
-from headgate.stores.redis.protocol.index import ID, LABELS, NAMES, write_label, write_names
+from headgate.stores.redis.protocol.index import ID_LENGTH, LABELS, NAMES, write_label, write_names
 from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.transport.node import NOT_NOW
 
@@ -77,7 +77,7 @@ class Refresher:
 
     def note_new(self, session: LoopSession) -> None:
         name = base_of(session.queue.name)
-        # Note the newest session, unless one has acquired: that shows that the name is used.
+        # One session that has acquired is enough, because it shows that the name is used.
         if name not in self._new or not self._new[name].last_acquire:
             self._new[name] = session.machine.numbering
 
@@ -94,7 +94,7 @@ class Refresher:
             self._note_named(names)
             label = own_label()._replace(pid=client.process)
             labels = [
-                write_label(each, label, self._label_keys.get(each[:ID], LABELS))
+                write_label(each, label, self._label_keys.get(each[:ID_LENGTH], LABELS))
                 for each in self._session_ids()
             ]
             self._calls += [*labels, *write_names(names)]
@@ -197,10 +197,12 @@ class Refresher:
             self._client.topology.indexes = False
 
     def _note_label_key(self, reply: Any) -> None:
-        """Note the key that got a label, by its number: later refreshes name only this key."""
+        """The reply is the position of the key that got the label. Later refreshes name only this
+        key.
+        """
         sent, self._sent = self._sent, None
         if sent is not None and len(sent.keys) > 1 and reply in range(1, len(sent.keys) + 1):
-            self._label_keys[sent.members[0][:ID]] = (sent.keys[reply - 1],)
+            self._label_keys[sent.members[0][:ID_LENGTH]] = (sent.keys[reply - 1],)
 
     def failed(self, error: StoreError) -> None:
         """The server is away. The next refresh names what is used then."""

@@ -37,8 +37,8 @@ class LimitSync:
         # declare them again.
         self._turned_down: Declaration | None = None
         self._held_until = 0.0
-        # When a session declares them again, even without an acquire. Infinity: never, because
-        # there are none or an update holds.
+        # The moment at which a session declares `_turned_down` again, even without an acquire.
+        # Infinity: never, because there are none or an update holds.
         self.moment = inf
 
     @property
@@ -77,7 +77,7 @@ class LimitSync:
     ) -> tuple[Declaration, int]:
         """The limits that a call names, and its statement. `asks`: it has acquires or waiters."""
         # Another thread may change `declares` between two lines, so each line checks it again.
-        if asks and self.declares == ASKED:
+        if asks and self.declares == ASKED:  # the first acquire declares
             self.declares = DECLARED
         if self._in_store is not None and self.declares == ASKED:
             return self._in_store, choose_statement(ASKED, asks, operations)
@@ -153,7 +153,7 @@ class LimitSync:
             self._history.declare((former or self.declared).program)
         history, program = self._history, declared.program
         history.update(program)
-        # Another thread may have updated meanwhile. This names the limits that are set below.
+        # Of two threads that update at once, the last one here sets the history and `declared`.
         history.overruling = program
         self._turned_down, self.moment = None, inf
         self.declared, self.declares = declared, UPDATED

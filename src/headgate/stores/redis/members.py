@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.errors import StoreError
 from headgate.gate.compile import NO_LIMITS, Declaration, read_program
 from headgate.stores.members import MOST, Holder, Label, Members, Waiter
-from headgate.stores.redis.protocol.index import ID, LABELS, living, parse_label
+from headgate.stores.redis.protocol.index import ID_LENGTH, LABELS, living, parse_label
 from headgate.stores.redis.protocol.members import (
     HOLDING,
     WAITING,
@@ -125,7 +125,7 @@ class MemberReader:
     def _common(self, member: str) -> tuple[str, Label | None, dict[str, int]]:
         session_id = session_of(member)
         units = units_of(member, self._declared)
-        return session_id, self._labels.get(session_id[:ID]), units
+        return session_id, self._labels.get(session_id[:ID_LENGTH]), units
 
     def holders(self, found: Iterable[tuple[str, float]]) -> tuple[Holder, ...]:
         now, lease = self._now, self._declared.lease

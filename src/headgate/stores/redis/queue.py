@@ -173,7 +173,8 @@ class RedisQueue:
         Give back the permits of tasks that will never run again.
         """
         former = session.client
-        abandoned = former.loop if former.lifecycle.abandoned else None  # open, but never runs
+        # `left_behind` finds the closed loops itself, but not one that is open and never runs.
+        abandoned = former.loop if former.lifecycle.abandoned else None
         for permit in self._inside.left_behind(abandoned):
             permit.release()
         session.move(self._store.client())
@@ -285,5 +286,7 @@ def check_known(name: str, answer: Outcome, in_use: bool = False) -> None:
     """
     if isinstance(answer, StoreError):
         raise answer
-    if answer == UNKNOWN or not (in_use or cast("Answer", answer).number):
+    has_state = answer != UNKNOWN
+    has_limits = has_state and bool(cast("Answer", answer).number)
+    if not (has_state if in_use else has_limits):
         raise unknown_limiter(name)

@@ -144,7 +144,7 @@ class Routing:
     def note_pause(self, server_now: int, left: int, asked_at: float = 0.0) -> None:
         """News of this name's pause. The sessions of its keys learn of it in all loops.
 
-        A key has no keys of its own, so its pause changes no other queue.
+        A pause of one key holds for no other queue.
         """
         queue = self._queue
         if queue.whole is None and queue.pause.note(server_now, left, monotonic(), asked_at):

@@ -82,8 +82,8 @@ class RedisStore:
         """Make one queue for all threads and signal handlers that ask at the same time.
 
         There is no lock: a signal handler would wait for ever for the thread that it interrupts.
-        Threads that are here together share the queue in `_new`. A thread that comes after `pop`
-        puts another queue there, but takes the one in `_queues`.
+        Callers that come before `_queues` has the queue share the one in `_new`. A later caller
+        makes another one in vain, because it takes the one in `_queues`.
         """
         made = self._new.setdefault(name, RedisQueue(self, name, declared))
         queue = self._queues[name] = self._kept[name] = self._queues.get(name) or made
@@ -211,7 +211,7 @@ class RedisStore:
         self._clients.clear()
         self._refreshers.clear()
         if self._fast_path is not None:
-            self._fast_path.fork()
+            self._fast_path.forked()
             self._fast_path = None
         for queue in self.queues():
             queue.routing.forked()
@@ -309,9 +309,10 @@ async def flush_queues(queues: list[RedisQueue]) -> None:
 
 
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
-    """Flush in another loop, and return the error.
+    """Flush in another loop, in a task of that loop, and return the error.
 
-    `flush_queues` is called in here: if this task never begins, no coroutine is left unawaited.
+    If the task never begins, this function has not made the coroutine of `flush_queues`. So Python
+    does not warn that it was never awaited.
     """
     return await trouble_of(flush_queues(queues))
 

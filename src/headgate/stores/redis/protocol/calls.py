@@ -82,7 +82,7 @@ def words_at_once(
     program: str,
     session_id: str,
     number: str,
-    how: int,
+    declares: int,
     flags: int,
     asked: str,
 ) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def words_at_once(
     The call and the acquire have the same `number`.
     """
     return (
-        *(str(len(keys)), *keys, program, session_id, number, str(how), "0", str(flags)),
+        *(str(len(keys)), *keys, program, session_id, number, str(declares), "0", str(flags)),
         *(str(RESERVE_AHEAD), "acquire", number, "1", "0", "-1", asked),
     )
 

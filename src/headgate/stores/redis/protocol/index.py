@@ -23,7 +23,7 @@ LABELS = tuple(f"headgate:{{/index}}:clients:{number:x}" for number in range(64)
 # A call carries so many members at most: the server does nothing else meanwhile.
 MOST = 500
 # The characters of a client's id that a label has: 48 random bits tell clients apart.
-ID = 12
+ID_LENGTH = 12
 # The most characters of an encoded host and program. With id and process they are at most 64:
 # no longer member has the short form.
 HOST, PROGRAM = 28, 14
@@ -65,7 +65,7 @@ def write_label(session_id: str, label: Label, keys: tuple[str, ...] = LABELS) -
     # Of a long name with a domain, the first part tells hosts apart.
     host = label.host if len(label.host) <= HOST else label.host.partition(".")[0]
     host, program = shortened(host, HOST, from_end=True), shortened(label.program, PROGRAM)
-    member = f"{session_id[:ID]} {host} {label.pid} {program}"
+    member = f"{session_id[:ID_LENGTH]} {host} {label.pid} {program}"
     return Refresh(keys, (member,))
 
 

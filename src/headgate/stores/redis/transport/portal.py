@@ -163,8 +163,8 @@ class Portal:
             return self.loop.run_until_complete(call.work())
         try:
             begin_wait(call)
-            if self._of_parent:
-                call.fork()
+            if self._of_parent:  # the fork came before `begin_wait`, so it did not find the call
+                call.forked()
             else:
                 self.tell(call.begin)
             return call.result(timeout)
@@ -175,7 +175,7 @@ class Portal:
         finally:
             WAITING.discard(call)
 
-    def fork(self) -> None:
+    def forked(self) -> None:
         """In the child of a fork, no thread answers here.
 
         A caller that waits for the start of this portal goes on, and starts another portal.
@@ -267,12 +267,12 @@ class BlockingCall(Generic[T]):
         self._messages.put(news)
         return cast(T, news.result)
 
-    def fork(self) -> None:
+    def forked(self) -> None:
         """In the child of a fork: wake the thread, in any state of its wait."""
         self.of_parent = True
         self._messages.put(None)
 
-    def end(self) -> None:
+    def end_wait(self) -> None:
         self._process_ends = True
         self._messages.put(None)
 
@@ -341,7 +341,7 @@ def portal() -> Portal:
 def _after_fork() -> None:
     _threads.clear()
     for found in list(_portals.values()):
-        found.fork()
+        found.forked()
     _portals.clear()
 
 
