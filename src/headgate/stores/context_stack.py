@@ -59,8 +59,8 @@ class ContextStack:
     def remove_last(self, find_caller: Callable[[], Hashable] = current_caller) -> Permit | None:
         """Remove the permit with which the caller entered last. None: the caller holds nothing.
 
-        A task that closes the generator of another task may have no permit here. Then it removes
-        the latest permit of the task or thread that was listed last.
+        A block in an async generator may end in another task, which closes the generator. If that
+        task has no permit here, it removes the latest one of the caller that was listed last.
         """
         who = find_caller() if self._entered else None
         permits = self._entered.get(who)

@@ -175,8 +175,8 @@ class FallbackQueue(OuterQueue):
             raise
 
     def _away(self) -> bool:
-        """Whether the store is away. Without known limits it must be: before each acquire of an
-        attached limiter `learn` asks for them, and it has just failed.
+        """Whether the store is away. It is, too, if no limits are known: then `learn`, which comes
+        before each acquire of an attached limiter, has just failed.
         """
         return self._store.away(self._queue.key) or not self.declared.program
 
@@ -355,11 +355,11 @@ class Local(Mode):
             ) from cause
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        # The share gets an update, too: an earlier update of it would overrule a declaration.
-        share = known = self._share(name, declared)
+        # Not a declaration of the share: an earlier update would overrule it.
+        share = former_share = self._share(name, declared)
         with suppress(ValueError):  # as in `change`
-            known = self._share(name, former)
-        self._store.open_queue(name, known).change(Update(share))
+            former_share = self._share(name, former)
+        self._store.open_queue(name, former_share).change(Update(share))
 
     def change(self, name: str, declared: Declaration, change: Change) -> None:
         # Another process may have declared limits that cannot be divided. Then there is no share,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from headgate.stores.memory.lock import Lock
 
-# The private function in which the workers of thread pools wait. Its module is imported with
-# headgate also because Python refuses that, even to redis-py, while the interpreter ends.
+# The private function in which the workers of thread pools wait. While the interpreter ends, Python
+# refuses to import its module. So this early import serves redis-py, too.
 POOL_WORKER = concurrent.futures.thread._worker.__code__
 TURNS = 3  # turns of its loop after which a granted task has run, or will never run
 

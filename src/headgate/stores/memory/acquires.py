@@ -89,17 +89,17 @@ class Acquires:
 
     async def enter_queue(self, request: Request) -> None:
         """Enter behind the waiters, or as soon as the limits allow."""
-        await self._enter(TaskWaiter(request, new_future()), self._count)
+        await self._enter(TaskWaiter(request, new_future()), self._count_holder)
 
     def enter_sync(self, request: Request) -> None:
-        self._enter_sync(ThreadWaiter(request), self._count)
+        self._enter_sync(ThreadWaiter(request), self._count_holder)
 
     async def continue_migrated(
         self, future: Future[Any], result: Any, request: Request, since: int
     ) -> None:
         """Continue the task of a local waiter, whose future has this result.
 
-        `since`: when it came. 0: its wait is not counted.
+        `since`: when it came. 0: not known, so its wait counts from the migration.
 
         If `result` is a `MigratedWaiter`, its wait goes on in the gate's queue. Otherwise `result`
         is a marker (see `WaitQueue.starting`), and the task has its permit.
@@ -115,7 +115,7 @@ class Acquires:
                 await self._sleep(result)
             await self._begin(result)
             self._note_grant(result)
-            self._count(result)
+            self._count_holder(result)
         except BaseException as error:
             try:
                 self._give_up(result)
@@ -124,7 +124,7 @@ class Acquires:
             self._note_end(result, error)
             raise
 
-    def _count(self, waiter: Waiter) -> None:
+    def _count_holder(self, waiter: Waiter) -> None:
         """Count a block that was granted when no limit counted holders.
 
         Limits that are declared during the block may count it (S1).

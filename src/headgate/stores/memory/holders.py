@@ -21,9 +21,11 @@ A = TypeVar("A")
 class Holders:
     """The permits that are held, and the pool of those that were released and still count as held.
 
-    A usual permit has one of each unit. If a limit counts usual permits (`counted`), its rule has
-    their number. Otherwise `inside` has an entry for each. `_units` has the numbers of all other
-    permits, by their units. The rules of these units count them, too.
+    The rules of concurrency limits count the units in use. A later limit needs the permits, too:
+
+    - A usual permit has one of each unit. If a limit counts it (`counted`), the number of usual
+      permits follows from that rule. Otherwise `inside` has an entry for each.
+    - `_units` has the numbers of all other permits, by their units.
     """
 
     __slots__ = ("_gate", "_uncounted", "_units", "counted", "inside", "pool")
@@ -111,9 +113,7 @@ class Holders:
     def _usual(self) -> int:
         """The number of usual permits that limits count."""
         # Their cost is 1 or 0. Each limit where it is 1 gives the same number.
-        return max(
-            (slots.used - others for slots, cost, others in self._counted() if cost), default=0
-        )
+        return max((slots.used - others for slots, cost, others in self._uses() if cost), default=0)
 
     def uncount(self) -> int:
         """Stop counting the usual permits, and return their number."""
@@ -134,7 +134,7 @@ class Holders:
         number = self._uncounted
         if number is None:
             return
-        for slots, cost, others in self._counted():
+        for slots, cost, others in self._uses():
             slots.used = number * cost + others
         self.counted = any(rule.holds for rule, _ in self._gate.rules.single)
         # No call comes between these lines, so an interrupt does not count a permit twice.
@@ -155,7 +155,7 @@ class Holders:
         costs = rules.costs(units)
         return [costs[index] for index, _ in rules.slots]
 
-    def _counted(self) -> zip[tuple[ConcurrencyRule, int, int]]:
+    def _uses(self) -> zip[tuple[ConcurrencyRule, int, int]]:
         """Each concurrency limit, with the cost of a usual permit and the total of all others."""
         sums = [0] * len(self._gate.rules.slots)
         for its, number in self._units.items():

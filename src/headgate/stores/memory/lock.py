@@ -109,10 +109,12 @@ class Lock:
             pass
 
     def forked(self, disown: Callable[[], None]) -> None:
-        """In the child of a fork: run `disown`.
+        """In the child of a fork: run `disown` under the lock.
 
-        If another thread was inside, its step never ends in the child: `disown` runs before all
-        deferred calls. Otherwise it runs after them. A step of this thread ends first.
+        - Another thread was inside. Its step never ends in the child, so its state is of no use:
+          `disown` runs before all deferred calls.
+        - This thread is inside, and a signal handler has forked. The step ends first.
+        - No thread is inside. `disown` runs after all deferred calls.
         """
         if self.state and not self.is_held_here():
             self.state = FREE
@@ -141,7 +143,7 @@ class Lock:
             self.run_all_deferred()
 
     def _give_way(self) -> None:
-        """Give the thread that has the lock time to run all deferred calls, which delay its caller.
+        """Give the thread that has the lock time to run all deferred calls, as its caller waits.
 
         Code that has interrupted locked code does not wait. A thread waits for GIVE_WAY at most.
         """

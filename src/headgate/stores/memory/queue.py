@@ -80,11 +80,8 @@ class MemoryQueue(Acquires):
             else build_locked_enter(self, waiting, lock, self._clock.now, counts)
         )
         if pools:
-            enter = (
-                build_pooled_enter(self, waiting, enter)
-                if counts is None
-                else begin_counting(self)(self, waiting, enter)  # calls the builder that it returns
-            )
+            build = build_pooled_enter if counts is None else begin_counting(self)
+            enter = build(self, waiting, enter)
             self.leave = build_pooled_leave(self, waiting, lock)
         elif waiting.holders.counted:
             self.leave = build_held_leave(lock, waiting.release_one)

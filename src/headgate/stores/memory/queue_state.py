@@ -302,7 +302,7 @@ class QueueState:
         if self._evicted:
             self._replace_rules()
             self._rebuild()
-            # Drop it under the lock: so a use comes before, or later and has it kept again.
+            # This runs under the lock. So each use comes before it, or has the queue kept again.
             self._store.drop(self._issuer)
         return self._evicted
 

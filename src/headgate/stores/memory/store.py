@@ -48,7 +48,9 @@ class MemoryStore:
         # Every queue that some code refers to. The store itself refers to those in `kept`.
         self._queues: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
         self.kept: dict[str, KeyState | MemoryQueue] = {}
-        self._has_dropped = False  # a queue of a key left `kept`: `_queues` may still have it
+        # Whether the queue of a key was ever dropped from `kept`. Code may still refer to such a
+        # queue, and then `_queues` has it.
+        self._has_dropped = False
         self._most = FEWEST_QUEUES  # of `kept`, before the next search for idle ones
         self.counts_blocks = counts_blocks()
         self._written: Written = {}  # where limiters were made, and with which limits
@@ -253,7 +255,8 @@ class MemoryStore:
         self.lock.forked(lambda: None)
         for _, state in self._key_states():
             state.inside = 0  # the blocks are the parent's
-            state.busy = state.busy and has_lock()  # its admission goes on in the child
+            # With the lock, this thread is in the admission, which goes on in the child.
+            state.busy = state.busy and has_lock()
         for queue in self.queues():
             queue.forked()
 

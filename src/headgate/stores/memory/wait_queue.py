@@ -284,7 +284,7 @@ class WaitQueue:
         if waiter.grant is not None:
             units = waiter.request.units
             if not waiter.holds:
-                self.holders.add_late(units)  # uncounted so far, and the next lines take it out
+                self.holders.add_late(units)  # it was not counted, and the next lines count it out
             self.gate.cancel(self._clock.now(), units, waiter.grant.t)
             self.holders.remove(units)
             waiter.grant = None
