@@ -17,7 +17,9 @@ from headgate.http.adoption import ONLY_LOWER, Adoption
 from headgate.http.feedback import HEED_AT_MOST, Feedback
 from headgate.http.rate_limit_headers import read
 from headgate.http.redirects import depart
+from headgate.stores.redis import RedisStore
 from headgate.stores.redis.transport.outages import Outages
+from headgate.stores.registry import store_of
 from headgate.telemetry import (
     Granted,
     LeaseLost,
@@ -301,6 +303,20 @@ def test_calls_to_a_server_are_timed(own_server: Server, name: str) -> None:
     calls = [each for each in found if isinstance(each, StoreCalled) and each.server == server]
     assert sum(times.counts) == len(calls) >= 1
     assert times.sum == pytest.approx(sum(each.seconds for each in calls))
+
+
+def test_a_call_whose_script_the_server_lacked_has_no_error(own_server: Server, name: str) -> None:
+    """The second acquire of a thread goes by the fast path: first the hash of a script, then its
+    text. That is one call.
+    """
+    store = store_of(own_server.url)
+    assert isinstance(store, RedisStore)
+    store.topology.functions = False
+    limiter = Limiter(name, Concurrency(2), store=own_server.url)
+    for _ in range(2):
+        with limiter:
+            pass
+    assert {error for _, error in store.calls()} == {""}
 
 
 # Hooks --------------------------------------------------------------------------------------------

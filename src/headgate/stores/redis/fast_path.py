@@ -185,11 +185,11 @@ class FastPath:
         name = ("FCALL", script.function) if functions else ("EVALSHA", script.digest)
         start = monotonic()
         reply = connection.exchange(pack((*name, *words)), timeout)
-        if TELEMETRY.on:
-            note_call(self._topology, server, reply, monotonic() - start)
         # No other code sends the fast script, so a server without functions gets the text here.
         if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
             reply = connection.exchange(pack(("EVAL", script.text, *words)), timeout)
+        if TELEMETRY.on:
+            note_call(self._topology, server, reply, monotonic() - start)
         if isinstance(reply, HiredisError) and str(reply).startswith("READONLY"):
             self._close(server)  # the host name may lead to another server now
         return reply
