@@ -109,6 +109,25 @@ async def test_a_wrong_password_is_not_accepted(name: str, own_server: Server, w
 
 
 @ways
+async def test_a_wrong_password_opens_few_connections(
+    name: str, own_server: Server, way: str
+) -> None:
+    """headgate asks a server that refuses the login whether it is a Sentinel. Without a login, the
+    server refuses the name of that connection. Valkey and Redis from 7.2 on do so without a name,
+    too: they refuse the name of the library, which redis-py always sends.
+    """
+    own_server.admin.config_set("requirepass", "a-password")
+    before = own_server.admin.info("stats")["total_connections_received"]
+    url = f"{as_user(own_server.url, 'someone')}?client_name=me"
+
+    error = await asked(Limiter(name, "5/second", store=url), way)
+
+    assert "does not accept this user and password" in str(error)
+    assert isinstance(error.__cause__, redis.exceptions.AuthenticationError)
+    assert own_server.admin.info("stats")["total_connections_received"] - before < 10
+
+
+@ways
 async def test_a_certificate_that_is_not_trusted_is_a_failure_of_tls(name: str, way: str) -> None:
     certificates = Certificates()
     server = Server(certificate=certificates.of_another_authority()).start()

@@ -153,6 +153,8 @@ class Endpoint:
         else:
             return False
         settings = {name: value for name, value in self._settings.items() if name not in without}
+        if settings == self._settings:
+            return False  # this is that question already: the server refuses it, too
         try:
             return said_by_sentinel(await Endpoint(self._kind, settings).asked("ROLE"))
         except LOST:
