@@ -150,11 +150,12 @@ class Late(Service):
 
 @pytest.mark.parametrize("body", ["stalls", "drips"])
 async def test_a_late_body_does_not_delay_a_pause(
-    clients: Clients, plenty: Limiter, body: str
+    clients: Clients, plenty: Limiter, body: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The headers hold the fleet, and the caller still gets the response. Then it is too late for
     the body to say that no wait helps.
     """
+    monkeypatch.setattr(limiter_chain, "LATE", 0.1)
     with Late() as service:
         call = asyncio.ensure_future(clients(plenty, timeout=60).get(f"{service.url}/{body}"))
         await until(lambda status: (status.retry_after or 0) > 50, plenty)
@@ -212,7 +213,6 @@ async def test_a_refusal_counts_although_its_caller_has_left(
 ) -> None:
     """It is cancelled after the headers, before the body comes."""
     came, needs_body = threading.Event(), CallPermits.needs_body
-    monkeypatch.setattr(limiter_chain, "LATE", LONG)
     monkeypatch.setattr(CallPermits, "needs_body", lambda *call: came.set() or needs_body(*call))
     with Late() as service:
         async with headgate.http.httpx.limit(httpx.AsyncClient(timeout=LONG), plenty) as client:
