@@ -319,6 +319,23 @@ def test_a_call_whose_script_the_server_lacked_has_no_error(own_server: Server, 
     assert {error for _, error in store.calls()} == {""}
 
 
+def test_a_call_of_a_thread_whose_connection_is_cut_has_an_error(
+    own_server: Server, name: str
+) -> None:
+    """As that of a task. It is sent again, and that call has none."""
+    store = store_of(own_server.url)
+    assert isinstance(store, RedisStore)
+    limiter = Limiter(name, Rate(10, per=1), store=own_server.url)
+    for _ in range(2):
+        with limiter:
+            pass
+    with Redis.from_url(own_server.url) as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    with limiter:
+        pass
+    assert len([error for _, error in store.calls() if error]) == 1
+
+
 # Hooks --------------------------------------------------------------------------------------------
 
 

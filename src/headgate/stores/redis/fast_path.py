@@ -184,15 +184,22 @@ class FastPath:
         connection, functions = self._connections[server], self._topology.functions
         name = ("FCALL", script.function) if functions else ("EVALSHA", script.digest)
         start = monotonic()
-        reply = connection.exchange(pack((*name, *words)), timeout)
-        # No other code sends the fast script, so a server without functions gets the text here.
-        if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
-            reply = connection.exchange(pack(("EVAL", script.text, *words)), timeout)
-        if TELEMETRY.on:
-            note_call(self._topology, server, reply, monotonic() - start)
+        try:
+            reply = connection.exchange(pack((*name, *words)), timeout)
+            # No other code sends the fast script, so a server without functions gets the text here.
+            if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
+                reply = connection.exchange(pack(("EVAL", script.text, *words)), timeout)
+        except (OSError, HiredisError) as lost:
+            self._note_call(server, lost, start)
+            raise
+        self._note_call(server, reply, start)
         if isinstance(reply, HiredisError) and str(reply).startswith("READONLY"):
             self._close(server)  # the host name may lead to another server now
         return reply
+
+    def _note_call(self, server: Endpoint, outcome: object, start: float) -> None:
+        if TELEMETRY.on:
+            note_call(self._topology, server, outcome, monotonic() - start)
 
     def _open(self, server: Endpoint, timeout: float) -> bool:
         """Connect in a new thread, and return whether that worked.
