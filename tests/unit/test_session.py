@@ -258,6 +258,25 @@ def test_a_grant_that_came_after_its_caller_had_failed_is_undone() -> None:
     assert talk.call()[-6:] == ["cancel", "a", "1", "1", str(talk.server), "-"]
 
 
+def test_a_repeated_call_does_not_undo_a_grant_that_a_notification_brought() -> None:
+    """S1: the first server queued the acquire and granted it. Its successor has lost both writes,
+    and grants the repeated call at once. The caller holds its permit by then.
+    """
+    talk = Talk()
+    talk.granted()
+    pending = talk.acquire()
+    talk.call()
+    talk.notify("2 1 0 7 30000000")
+    first = outcome(pending)
+
+    talk.session.traffic.put_off()
+    talk.call()
+    talk.done("grant 1 0 9")
+
+    assert (talk.state, talk.session.idle) == (IDLE, True)
+    assert (pending.t, outcome(pending)) == (first.t, first)
+
+
 def test_the_reply_to_another_call_is_an_error_and_the_call_may_go_again() -> None:
     talk = Talk()
     talk.acquire()

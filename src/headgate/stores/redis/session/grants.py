@@ -47,8 +47,8 @@ class Grants:
         """The only acquire of a call is granted. If its caller has left, its grant goes back."""
         self.note_reply(sent, reply.now)
         pending = sent.acquires[0]
-        # If neither holds, a notification was faster.
-        if self._traffic.waiting.pop(pending.number, None) or pending.future.done():
+        if not pending.t:  # otherwise a notification was faster
+            self._traffic.waiting.pop(pending.number, None)
             self.apply_grant(pending, reply.grant, sent.lease, reply.now, now)
 
     def note_reply(self, sent: Sent, server_now: int) -> None:
