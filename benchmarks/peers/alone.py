@@ -80,7 +80,8 @@ class Calls:
     def release(self, first: int, count: int) -> asyncio.Future[Any]:
         from headgate.stores.redis.protocol.script import library
 
-        return self._say(library().back.function, "release", self._session, first, count, "-")
+        function = library().without_acquires.function
+        return self._say(function, "release", self._session, first, count, "-")
 
     def _say(self, function: str, *words: Any) -> asyncio.Future[Any]:
         from headgate.stores.redis.protocol.calls import RESERVE_AHEAD

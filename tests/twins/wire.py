@@ -477,7 +477,7 @@ class Wire:
         form = (
             LUA.whole
             if any(isinstance(request, Acquire) for request in call.requests)
-            else LUA.back
+            else LUA.without_acquires
         )
         return parsed(self.send(form, call.words(), now).decode(), call.program.count(";") + 1)
 

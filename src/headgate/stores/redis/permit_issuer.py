@@ -11,7 +11,7 @@ from headgate.counts import counts_of
 from headgate.request import cost_text
 from headgate.stores.redis.protocol.operations import Cancel, Release, Settle
 from headgate.stores.redis.session.loop_session import LoopSession
-from headgate.stores.redis.session.lost_leases import log_lost
+from headgate.stores.redis.session.lost_leases import log_those_lost
 from headgate.stores.redis.transport.portal import portal_loop
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class PermitIssuer:
         needed.
         """
         if permit.lost:
-            log_lost(self.name, [permit])
+            log_those_lost(self.name, [permit])
         release = release_of(permit)
         permit.held = False
         session.run([release])
@@ -117,7 +117,7 @@ class PermitIssuer:
             return False
         ours = self.owns(permit)
         if ours and permit.lost:
-            log_lost(self.name, [permit])
+            log_those_lost(self.name, [permit])
         # The next line makes no call, so neither a thread nor a signal handler comes in between.
         held, permit.held = permit.held, False
         return held and ours

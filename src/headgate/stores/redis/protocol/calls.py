@@ -73,7 +73,7 @@ def write_call(
         *(write_operations(operations) if operations else ()),
         *write_acquires(acquires),
     )
-    script = library().whole if acquires else library().back
+    script = library().whole if acquires else library().without_acquires
     return Command(script, keys, program, session_id, number, declares, words, for_others)
 
 

@@ -24,7 +24,7 @@ PLACE = 16  # microseconds for each place. Twin: PLACE in prelude.lua
 STEP, COUNT = 32_768, 4096
 # Older versions counted places from 1. A place before this moment is one of theirs.
 FIRST = 2**50
-# A living session renews its permits at a third of the lease, and not later than this.
+# A living session renews its permits at a third of the lease. This is the most that it is late.
 LATE = 1_000_000
 
 
@@ -49,7 +49,7 @@ def lease_end(score: float) -> int:
 def held_since(score: float, lease: int, now: int) -> int | None:
     """Since when a holder holds, if the limits have that lease.
 
-    None: neither its lease nor a renewal says that. Twin: score_since() in membership.lua.
+    None: its score does not show that. Twin: score_since() in membership.lua.
     """
     end = lease_end(score)
     if score == int(score):  # neither renewed nor shortened

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from headgate.request import Request
 
 Outcome = Answer | StatusAnswer | StoreError
-# The statement of a call about its limits. The store knows them; or the call declares them; or it
-# declares them and overrules all others.
-KNOWN, DECLARED, UPDATED = 0, 1, 2
-# The call declares nothing. With ASKED it creates no state for the name. With OFFERED it creates
-# a state, and these limits hold until a process declares some.
-ASKED, OFFERED = 3, 4
+# A call states one of these about its limits.
+KNOWN = 0  # the store knows them
+DECLARED = 1  # this process declares them
+UPDATED = 2  # the same, and they overrule all others
+ASKED = 3  # nothing is declared, and no state is created for the name
+OFFERED = 4  # nothing is declared; in a new state, they hold until a process declares some
 
 
 class Promise(Protocol):
@@ -52,11 +52,9 @@ class Operation:
     asker: Promise | None = field(default=None, kw_only=True)  # it gets the answer
 
     verb: ClassVar[str]
-    # The least that its call must state about the limits. KNOWN: it needs limits that a process has
-    # declared. OFFERED: without a state it creates one, for a later declaration. ASKED: without a
-    # state it does nothing.
+    # The least that its call must state about the limits.
     needs: ClassVar[int] = KNOWN
-    # A log line names it when it is given up: it is a method of the user's limiter or permit.
+    # It is a method of the user's limiter or permit, so a log line names it when it is given up.
     logged: ClassVar[bool] = True
     # A second one changes nothing, so it may be sent again after a refusal.
     repeatable: ClassVar[bool] = True
@@ -172,7 +170,7 @@ class Settle(Operation):
 class Update(Operation):
     verb = "update"
 
-    overruled: str  # the last program declared here, or empty
+    overruled: str  # the limits that this process has declared before, or empty
 
     @property
     def words(self) -> tuple[Any, ...]:
@@ -223,7 +221,7 @@ class Drain(ShortLived):
 
 
 @dataclass(slots=True, eq=False)
-class Look(Operation):
+class WithinCall(Operation):
     """It has no effect after its call."""
 
     needs = ASKED
@@ -234,7 +232,7 @@ class Look(Operation):
 
 
 @dataclass(slots=True, eq=False)
-class AskStatus(Look):
+class AskStatus(WithinCall):
     verb = "status"
 
     @property
@@ -250,7 +248,7 @@ class Watch(AskStatus):
 
 
 @dataclass(slots=True, eq=False)
-class PauseWhole(Look):
+class PauseWhole(WithinCall):
     """For a key: no caller passes for `time` microseconds, because the whole limiter is paused."""
 
     verb = "whole"
@@ -259,13 +257,13 @@ class PauseWhole(Look):
 
 
 @dataclass(slots=True, eq=False)
-class AskDeclared(Look):
+class AskDeclared(WithinCall):
     verb = "declared"
 
 
 @dataclass(slots=True, eq=False)
 class AskInUse(AskDeclared):
-    """The answer is `UNKNOWN` only if the name has no state. The use of a key creates one."""
+    """A state without declared limits is enough, as the use of a key creates it."""
 
     needs = OFFERED
 

@@ -13,11 +13,12 @@ from headgate.gate.gate import Grant
 
 
 class Answer(NamedTuple):
-    """To an acquire, `kind` is never, or one of these with its numbers:
+    """To an acquire, `kind` is one of these, with its numbers:
 
     grant        the moment of the grant, its fence
     wait, full   microseconds until the turn, the position
     late         microseconds until the turn
+    never        none
 
     To another operation, `number` is 1 or 0: for a release, whether the permit was held.
     """

@@ -73,7 +73,7 @@ class Script(NamedTuple):
 class Library:
     """All of headgate's Lua.
 
-    `whole` carries out any call. `back` does so for calls without acquires, even if the server is
+    `whole` carries out any call. `without_acquires` does so for such calls, even if the server is
     out of memory. `fast` is one acquire that can pass at once; otherwise it does nothing. `index`
     keeps the index of names, and knows no limits. `forget` drops the state of an idle name.
     """
@@ -99,7 +99,7 @@ class Library:
         whole = f"{fast}{at_once}if reply then return reply end\n{rest}return Main.run(KEYS, ARGV)"
         self.whole = script(name, whole)
         # As a function, it has the flag allow-oom (library.lua). As a script, it is the same.
-        self.back = self.whole._replace(function=f"{name}_back")
+        self.without_acquires = self.whole._replace(function=f"{name}_back")
         self.fast = script(f"{name}_fast", f"{fast}{at_once}return reply")
         self.index = script(
             f"{name}_index", f"{sources['clock']}{index}return Index.run(KEYS, ARGV)"
@@ -108,7 +108,7 @@ class Library:
 
 
 def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
-    """The beginning of a program, and `parts`. The rules of a kind are made when needed."""
+    """The beginning of all Lua, and `parts`. The rules of a kind are made when needed."""
     kinds = [f"Kinds.{kind} = function()\n{sources[file]}\nend" for kind, file in KINDS.items()]
     return "\n".join([sources["clock"], sources["prelude"], *kinds, blocks(sources, parts)])
 

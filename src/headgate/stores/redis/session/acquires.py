@@ -70,7 +70,9 @@ class Deadline(NamedTuple):
 
     moment: float
     number: int  # tells apart equal moments
-    callers: list[PendingAcquire]  # one, and none when it has ended
+    callers: list[
+        PendingAcquire
+    ]  # one; none when it has ended, since a heap removes only its first
 
 
 def resolve(promise: Promise, outcome: object) -> None:

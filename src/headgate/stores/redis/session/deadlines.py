@@ -92,26 +92,22 @@ class Deadlines:
         return late
 
     def _unanswered(self, now: float) -> list[PendingAcquire]:
-        """The callers whose time is over, if their call has had no reply for SILENCE seconds.
-
-        Otherwise they wait on until then.
-        """
+        """The callers that fail now without an answer. The others get a new `answer_by`."""
         if now < self.answer_by:
             return []
         over, self.answer_by = [], inf
         for pending in self._traffic.without_first_answer():
             max_sleep = pending.request.max_sleep
-            answered = pending.t or pending.deadline or pending.future.done()
-            if max_sleep is None or answered:
+            is_queued = pending.deadline is not None
+            if max_sleep is None or is_queued or pending.t or pending.future.done():
                 continue
             answer_by = first_deadline(pending, max_sleep)
+            if answer_by <= now:  # but not before the server has been silent for SILENCE seconds
+                answer_by = now + SILENCE - self._traffic.seconds_without_reply(pending, now)
             if answer_by <= now:
-                silent = self._traffic.seconds_without_reply(pending, now)
-                if silent >= SILENCE:
-                    over.append(pending)
-                    continue
-                answer_by = now + SILENCE - silent
-            self.answer_by = min(self.answer_by, answer_by)
+                over.append(pending)
+            else:
+                self.answer_by = min(self.answer_by, answer_by)
         self._plan()
         return over
 

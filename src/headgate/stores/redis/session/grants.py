@@ -63,8 +63,7 @@ class Grants:
     ) -> tuple[bool, int | None]:
         """Return whether all were granted, and how many are before the first that waits."""
         for pending, answer in zip(acquires, answers, strict=True):
-            # A caller that has left gives its grant back. One that sleeps has its moment already.
-            if pending.number in self._traffic.waiting or pending.future.done():
+            if not pending.t:  # otherwise a notification was faster
                 self._apply_answer(pending, answer, now)
         kinds = [answer.kind for answer in answers]
         # The `fence` of a wait is its position.
@@ -73,8 +72,6 @@ class Grants:
 
     def _apply_answer(self, pending: PendingAcquire, answer: Answer, now: float) -> None:
         kind, number, fence = answer
-        if pending.t:
-            return  # a notification was faster
         if kind == "wait":
             self._apply_wait(pending, number, fence, now)
             return
@@ -115,21 +112,21 @@ class Grants:
             self._renewal.expected[pending] = lease
         reserved = traffic.reserved
         # The first condition saves the call for a limiter that is no key.
-        held = reserved.whole is not None and reserved.is_held(now)
-        if t <= server_now and not (reserved.sleepers or held):
+        whole_paused = reserved.whole is not None and reserved.is_whole_paused(now)
+        if t <= server_now and not (reserved.sleepers or whole_paused):
             pending.future.set_result(grant)
         else:
             pending.queued = True
             reserved.sleep(pending, grant, t - server_now, now)
-            if held or reserved.precedes_pause(grant):  # news of the pause was faster
+            if whole_paused or reserved.precedes_pause(grant):  # news of the pause was faster
                 self.hold_back(now)
 
     def _believed(self, t: int, lease: int, server_now: int, now: float) -> float:
         """The moment until which a permit granted for `t` is certain (S2, lease time).
 
-        One end counts from the sending of the last answered call. A notification, of `server_now`,
-        gives a second end, which counts from its arrival. The server's clock may have stepped in
-        between, so the earlier end counts.
+        The lease ends at `t + lease` by the server's clock. The last answered call says when that
+        is here, counted from its sending. A notification of `server_now` says it again, counted
+        from its arrival. The server's clock may have stepped in between, so the earlier end counts.
         """
         known, sent = self._last_reply.server_time, self._traffic.sent
         if not known:  # A notification was faster than the first reply: the call in flight asked.

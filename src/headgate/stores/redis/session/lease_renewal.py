@@ -11,7 +11,7 @@ from headgate.gate.gate import ONE_EACH
 from headgate.permit import set_lease_end
 from headgate.stores.redis.protocol.operations import Caller, Renew
 from headgate.stores.redis.protocol.replies import Answer
-from headgate.stores.redis.session.lost_leases import log_lost
+from headgate.stores.redis.session.lost_leases import log_those_lost
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
@@ -33,10 +33,10 @@ class LeaseRenewal:
         # The lease of each acquire that is granted and has no permit yet.
         self.expected: dict[PendingAcquire, int] = {}
         self.moment = inf  # of the next renewal
-        # A permit with this lease that is certain until `_served_until` or later needs no renewal
-        # before `moment`.
-        self._served_lease = 0
-        self._served_until = inf
+        # The permit for which `moment` was last planned: its lease, and until when it was certain.
+        # One with the same lease that is certain for as long needs no earlier renewal.
+        self._planned_lease = 0
+        self._planned_believed = inf
         self.lost: list[Permit] = []  # as the current reply shows
 
     @property
@@ -58,13 +58,13 @@ class LeaseRenewal:
     def hold(self, permit: Permit, lease: int) -> bool:
         """Renew `permit`. Return whether the next renewal is in time for it."""
         self._held[ref(permit, self._held.pop)] = lease
-        return lease == self._served_lease and permit.believed >= self._served_until
+        return lease == self._planned_lease and permit.believed >= self._planned_believed
 
     def renew_in_time(self, permit: Permit, lease: int, now: float) -> None:
-        """Renew after a third of the lease, or earlier: when two thirds of it are left."""
+        """Renew after a third of the lease, which may have begun long before `now`."""
         third = third_of(min(lease, self._limits.declared.lease or lease))
         self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
-        self._served_lease, self._served_until = lease, permit.believed
+        self._planned_lease, self._planned_believed = lease, permit.believed
 
     def numbers_of(self, session_id: str) -> set[int]:
         callers = [
@@ -80,9 +80,9 @@ class LeaseRenewal:
         capacity).
         """
         known = self._known()
-        log_lost(self._limits.name, [permit for permit, _ in known])
+        log_those_lost(self._limits.name, [permit for permit, _ in known])
         held = [(permit, lease) for permit, lease in known if permit.held and not permit.lost]
-        self.moment = self._served_until = inf
+        self.moment = self._planned_believed = inf
         if held:
             lease = self._limits.declared.lease or min(lease for _, lease in held)
             self._renew_at(now + third_of(lease))
@@ -106,7 +106,7 @@ class LeaseRenewal:
 
     def log_lost(self) -> None:
         lost, self.lost = self.lost, []
-        log_lost(self._limits.name, lost)
+        log_those_lost(self._limits.name, lost)
 
 
 def third_of(lease: int) -> float:

@@ -78,15 +78,15 @@ class LocalHandoff:
         return allowed and certain
 
     def count_ahead(self) -> int:
-        """The value of `Sent.ahead`: -1, unless all our waiters head the queue."""
+        """The value of `Sent.ahead`."""
         waiting = self._traffic.waiting
         return len(waiting) if next(reversed(waiting), 0) <= self._first_to else -1
 
     def note_queued(self, sent: Sent, ahead: int) -> None:
         """A reply says how many are `ahead` of the call's first waiter.
 
-        If none are, the acquires of this call head the queue. If only our own waiters are, as many
-        as at the sending and without a grant since, these and the acquires head it together.
+        If none are, the acquires of this call head the queue. They also do if only our own waiters
+        are ahead: those of the sending, none of which was granted since.
         """
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number

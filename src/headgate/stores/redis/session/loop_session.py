@@ -79,7 +79,7 @@ class SessionQueue(Protocol):
 class LoopSession:
     """The session of one name on one client."""
 
-    optional = False
+    optional = False  # see `Sender`
 
     def __init__(self, client: Client, queue: SessionQueue) -> None:
         self.client = client
@@ -120,7 +120,7 @@ class LoopSession:
         if on_wait is not None:
             pending.grant_future = later = loop.create_future()
             later.add_done_callback(retrieve_error)  # The task may be cancelled before it awaits.
-        closing, entry, noted = request.closing, ref(pending), False
+        closing, entry, noted = request.closing, ref(pending), False  # see `Closing`
         try:
             closing.add_waiting(entry)
             self.machine.begin(pending)

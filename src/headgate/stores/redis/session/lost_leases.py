@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 MOST_SHOWN = 8  # fences in one line
 
 
-def log_lost(name: str, permits: Sequence[Permit]) -> None:
-    """Warn, once for each permit: a holder that goes on may work beside another one."""
+def log_those_lost(name: str, permits: Sequence[Permit]) -> None:
+    """Warn of those of `permits` that have lost the lease, once for each.
+
+    A holder that goes on may work beside another one.
+    """
     lost = [permit for permit in permits if report_loss(permit)]
     if not lost:
         return

@@ -57,10 +57,11 @@ class NextCall:
     def leaves_at_once(self) -> bool:
         """Whether the next call does not wait for the end of the loop's turn.
 
-        This is a guess from the last calls. An acquire leaves at once if the last call had one
-        request. A release could also carry the next acquire of its caller, or further releases.
-        That is not worth the delay if the last release was alone in its call, or if callers wait
-        far from the head.
+        A call that waits can take further requests along. The last calls show whether some are
+        likely. An acquire leaves at once if the last call had one request. A release also needs
+        that the last one was alone: otherwise it takes the next acquire of its caller along. Far
+        from the head, that acquire may come later. There, a release leaves at once if the last one
+        was a single operation.
         """
         traffic = self._traffic
         if traffic.operations and traffic.operations[-1].leads_release:
@@ -122,10 +123,10 @@ class NextCall:
     ) -> Sent:
         numbering, waiting = self._numbering, self._traffic.waiting
         waits, uncontended = bool(waiting), self.uncontended
-        received, completed = self._received(waits, now), self._completed(operations, now)
-        # The additions in `completed` declare no limits.
+        received, all_operations = self._received(waits, now), self._with_additions(operations, now)
+        # The additions declare no limits.
         declared, declares = self._limits.limits_for_call(bool(acquires or waits), operations)
-        lone = len(acquires) == 1 and not (completed or waits)
+        is_one_acquire = len(acquires) == 1 and not (all_operations or waits)
         numbering.call += 1
         command = write_call(
             self._key,
@@ -135,9 +136,9 @@ class NextCall:
             numbering.call,
             received,
             WAITS * waits + flags,
-            completed,
+            all_operations,
             acquires,
-            for_others=bool(completed) and not uncontended,
+            for_others=bool(all_operations) and not uncontended,
         )
         ahead = self._handoff.count_ahead() if waits and acquires else 0
         for pending in acquires:
@@ -146,10 +147,19 @@ class NextCall:
             pending.last = acquires[-1].number
             waiting[number] = pending
         outbox_grants = self._handoff.outbox_grants
-        alone = uncontended and lone and declares == KNOWN
-        return Sent(command, declared.lease, now, acquires, completed, ahead, outbox_grants, alone)
+        expects_grant = uncontended and is_one_acquire and declares == KNOWN
+        return Sent(
+            command,
+            declared.lease,
+            now,
+            acquires,
+            all_operations,
+            ahead,
+            outbox_grants,
+            expects_grant,
+        )
 
-    def _completed(self, operations: list[Operation], now: float) -> list[Operation]:
+    def _with_additions(self, operations: list[Operation], now: float) -> list[Operation]:
         """Add what each call states anew: the pause of the whole limiter, and new estimates."""
         whole = self._traffic.reserved.whole
         if whole is not None and (left := whole.left(now)):

@@ -25,7 +25,7 @@ PATIENCE = 0.5  # seconds for which a call of a key waits for the answer
 
 
 class PauseWatch:
-    """Each session of a key asks `allows` before a call leaves."""
+    """Before a call of a key leaves, Routing asks `allows`, unless the last answer is fresh."""
 
     def __init__(self, session: LoopSession) -> None:
         """`session`: that of the whole limiter in this loop."""

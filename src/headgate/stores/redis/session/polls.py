@@ -39,10 +39,9 @@ class Polls:
             wait = self._seconds_to_estimate(now)
         else:
             wait = head / 1_000_000
-            # The session asks earlier by MARGIN, so that the grant comes in time. If the head still
-            # waits for a moment within RESERVE_AHEAD, that is the end of a lease, which cannot be
-            # reserved.
-            if wait > 2 * MARGIN:
+            # The session asks earlier by MARGIN, so that the grant comes in time. A head that waits
+            # for a nearer moment waits for the end of a lease, which cannot be reserved.
+            if head > RESERVE_AHEAD:
                 wait -= MARGIN
         # A permit whose notification was lost must not lose its lease before the session asks.
         last = self._last_reply

@@ -38,7 +38,8 @@ class Recovery:
         self._handoff = handoff
         self.doubts = False  # the connection was lost since the last call
         self._ended: dict[str, float] = {}  # sessions that are over, and since when
-        self.announced: dict[int, int] = {}  # fences that a notification named, and its time
+        # The fences of grants that a notification brought and a caller claimed, with its time.
+        self.claimed: dict[int, int] = {}
 
     def doubt(self, now: float) -> None:
         """The connection is lost. Ask whether the server has gone back to an older state."""
@@ -59,7 +60,7 @@ class Recovery:
 
     def _end(self, session_id: str, now: float) -> list[Operation]:
         """The operations that end this session, and earlier ones that an older state may know."""
-        self.announced.clear()
+        self.claimed.clear()
         self._ended[session_id] = now
         self._ended = {each: at for each, at in self._ended.items() if now - at <= self._lasting()}
         return [
@@ -67,13 +68,14 @@ class Recovery:
             for each in self._ended
         ]
 
-    def note_announced(self, claims: Mapping[int, bool], server_now: int) -> None:
+    def note_claimed(self, claims: Mapping[int, bool], server_now: int) -> None:
         """Note the claimed grants of a notification, which the next reply repeats."""
-        self.announced |= {fence: server_now for fence, claimed in claims.items() if claimed}
+        self.claimed |= {fence: server_now for fence, is_claimed in claims.items() if is_claimed}
 
     def unclaimed(self, claims: Mapping[int, bool], server_now: int) -> bool:
         """Whether a reply names new grants that no caller claims."""
-        found = {fence for fence, claimed in claims.items() if not claimed} - self.announced.keys()
-        # This reply has repeated the grants of earlier notifications.
-        self.announced = {fence: at for fence, at in self.announced.items() if at >= server_now}
+        found = {fence for fence, is_claimed in claims.items() if not is_claimed}
+        found -= self.claimed.keys()  # their callers have them already
+        # No later reply repeats the grants of earlier notifications.
+        self.claimed = {fence: at for fence, at in self.claimed.items() if at >= server_now}
         return bool(found)

@@ -32,8 +32,8 @@ class Reservations:
         own = max(0.0, self._pause_ends - now)
         return own if self.whole is None else max(own, self.whole.ends - now)
 
-    def is_held(self, now: float) -> bool:
-        """Whether the whole limiter is paused, as this process knows it."""
+    def is_whole_paused(self, now: float) -> bool:
+        """Whether the whole limiter of this key is paused, as this process knows it."""
         return self.whole is not None and now < self.whole.ends
 
     def may_hand_over(self, now: float) -> bool:
@@ -69,7 +69,8 @@ class Reservations:
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether a grant was made before the pause, for a moment before its end."""
-        # Fences follow the server's clock. With a later fence, the server had forgotten the pause.
+        # Fences follow the server's clock. A grant with a later fence came after the pause: the
+        # server had forgotten it.
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def take_held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:

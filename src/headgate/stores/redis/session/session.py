@@ -2,7 +2,7 @@
 
 It has no event loop, no connection and no clock. Requests, replies, notifications and the time go
 in. The next call, the outcomes of the callers and the next moment come out. `Traffic.state` says
-what becomes of the next call. The script decides which caller passes. Only a local hand-off is
+whether a call is to be sent. The script decides which caller passes. Only a local hand-off is
 decided here: a permit passes to the next caller without a call.
 
 The parts of a session share its `Traffic`, and know nothing of one another but what they are given.
@@ -102,7 +102,7 @@ class Session:
         traffic.acquires.append(pending)
         if traffic.state is IDLE:
             traffic.state = SCHEDULED
-        elif traffic.state is IN_FLIGHT:  # it could have left with the release in flight
+        elif traffic.state is IN_FLIGHT:  # a release in flight could have waited for it
             self.next_call.release_is_alone = False
 
     def end(self, pending: PendingAcquire) -> None:
@@ -133,7 +133,7 @@ class Session:
         command = sent.command
         call_id = command.session_id, command.number
         try:
-            granted = parse_grant(reply) if sent.alone else None
+            granted = parse_grant(reply) if sent.expects_grant else None
             if granted is not None and granted[:2] == call_id:
                 self._grants.accept_at_once(sent, granted, now)
             else:
@@ -185,8 +185,8 @@ class Session:
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
         at_once, ahead = self._grants.apply_answers(sent.acquires, answers, now)
         claims = self._grants.apply_outbox(reply.outbox, reply.now, now)
-        # Most replies name no grants, and no notification has named any: this saves a call.
-        some_named = claims or self.recovery.announced
+        # Most replies name no grants, and no notification has brought any: this saves a call.
+        some_named = claims or self.recovery.claimed
         unclaimed = some_named and self.recovery.unclaimed(claims, reply.now)
         if ahead is not None:
             self.handoff.note_queued(sent, ahead)
@@ -235,7 +235,7 @@ class Session:
 
     def _apply_notification(self, found: Notification, now: float) -> None:
         claims = self._grants.apply_outbox(found.outbox, found.now, now)
-        self.recovery.note_announced(claims, found.now)
+        self.recovery.note_claimed(claims, found.now)
         self.polls.schedule(found.head, now)
         if not all(claims.values()) and found.now > self.numbering.last_reply.server_time:
             # No caller claims one of these. The next reply shows whether the state has gone back.
@@ -282,11 +282,11 @@ class Session:
         ]
         self.traffic.fail(over, error)
 
-    def _on_refusal(self, refusal: str, lost: Exception, begun: bool, now: float) -> None:
+    def _on_refusal(self, refusal: str, cause: Exception, begun: bool, now: float) -> None:
         """The server refused the call. If the script had `begun`, cancel the call's acquires."""
         traffic = self.traffic
         sent, traffic.sent = traffic.sent, None
-        error = refused(self._place, self.limits.name, refusal, lost)
+        error = refused(self._place, self.limits.name, refusal, cause)
         operations, acquires = (sent.operations, sent.acquires) if sent else ([], [])
         for operation in operations:
             self._on_answer(operation, error, now)
@@ -315,7 +315,7 @@ class Session:
         traffic.put_back(acquires, sent.operations)
         traffic.schedule()
 
-    def _learn(self, sent: Sent, wait: int | None, holds: Declaration, now: float) -> None:
+    def _learn(self, sent: Sent, wait: int | None, in_force: Declaration, now: float) -> None:
         """Go by other limits, because the server names them.
 
         If the call declared ours, they may be declared again after `wait` microseconds. -1: an
@@ -323,13 +323,13 @@ class Session:
         """
         # `learned` is False if something else was declared since the call was sent.
         if wait is None:
-            learned = self.limits.note_overruled(holds)
+            learned = self.limits.note_overruled(in_force)
         else:
-            learned = self.limits.note_turned_down(sent.command.program, holds, wait, now)
+            learned = self.limits.note_turned_down(sent.command.program, in_force, wait, now)
             if learned:
                 self.limits.declare_if_due(now)
         if learned:
-            note_fleet_limits(self.limits.name, holds)
+            note_fleet_limits(self.limits.name, in_force)
             self.renewal.renew(now)
 
     def take_over(self, now: float) -> None:
@@ -367,7 +367,7 @@ class Session:
         held before, so another one follows its reply.
         """
         traffic, reserved = self.traffic, self.traffic.reserved
-        if reserved.whole is not None and reserved.is_held(now):
+        if reserved.whole is not None and reserved.is_whole_paused(now):
             self._grants.hold_back(now)
         if traffic.waiting or reserved.sleepers or traffic.owes:
             traffic.schedule()

@@ -39,11 +39,10 @@ class Sent(NamedTuple):
     at: float  # when it was made, on the monotonic clock
     acquires: list[PendingAcquire]
     operations: list[Operation]
-    # How many waiters of this session are before its first acquire. -1: waiters of other sessions
-    # may be among them.
+    # How many waiters of this session are before its first acquire, if no others are. Otherwise -1.
     ahead: int
     outbox_grants: int  # `LocalHandoff.outbox_grants` when it was made
-    alone: bool  # it is one acquire, and most likely the reply is its grant
+    expects_grant: bool  # it is one acquire, and most likely the reply is its grant
 
 
 class Traffic:
@@ -62,8 +61,10 @@ class Traffic:
         self.leaving = False
         self.reserved = Reservations(whole)
         self.again = False  # another call follows when the reply is read
-        self.failure: StoreError | None = None  # of the last call; LoopSession takes it
-        self.outage: StoreError | None = None  # with which callers failed; LoopSession takes it
+        # LoopSession takes these two. The last call failed, so what is owed must be sent again:
+        self.failure: StoreError | None = None
+        # Callers failed, so a log line says that the server is away:
+        self.outage: StoreError | None = None
         self.pause_news: tuple[int, int] | None = None  # the server's time, and the pause left
 
     def schedule(self) -> None:
@@ -150,10 +151,13 @@ class Traffic:
         return now - max(sent.at, pending.start) if sent else 0.0
 
     def give_up(self, pending: PendingAcquire) -> None:
-        """No caller wants this acquire. While its reply is on the way, the reply decides."""
-        sent = self.sent.acquires if self.sent and self.state is IN_FLIGHT else ()
+        """No caller wants this acquire any more.
+
+        If it is not sent yet, it never is. If its reply is on the way, that reply decides.
+        """
+        in_flight = self.sent.acquires if self.sent and self.state is IN_FLIGHT else ()
         # It is granted, or an earlier call has queued it.
-        if pending.t or (pending.number in self.waiting and pending not in sent):
+        if pending.t or (pending.number in self.waiting and pending not in in_flight):
             self.withdraw(pending)
 
     def withdraw(self, pending: PendingAcquire) -> None:

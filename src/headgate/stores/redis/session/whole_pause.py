@@ -58,8 +58,8 @@ class WholePause:
         """
         if server_now < self._known_at and asked_at <= self._noted_at:
             return False
-        until = server_now + left if left else 0
-        is_new, ends = until != self._until, now + left / 1_000_000 if left else 0.0
+        until, ends = (server_now + left, now + left / 1_000_000) if left else (0, 0.0)
+        is_new = until != self._until
         self._until, self._known_at, self._noted_at = until, server_now, now
         # The same pause again: a slow reply does not make it longer.
         self.ends = ends if is_new else min(ends, self.ends)
