@@ -54,10 +54,10 @@ end
 """
 
 
-NOTIFIES = "  return redis.pcall('PUBLISH', 'headgate:' .. link, text)\n"
+NOTIFIES = "  return redis.pcall('PUBLISH', 'headgate:' .. client, text)\n"
 NOTED = f"""
-  local received = redis.pcall('PUBLISH', 'headgate:' .. link, text)
-  if received == 0 then redis.call('RPUSH', '{UNHEARD}', link) end
+  local received = redis.pcall('PUBLISH', 'headgate:' .. client, text)
+  if received == 0 then redis.call('RPUSH', '{UNHEARD}', client) end
   return received
 """
 

@@ -73,14 +73,15 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
     """Price, gain and tick of a steady refill.
 
     A tick is a microsecond, or 10, 100, ... of them where the numbers would be too large. The ticks
-    of the period are rounded up, so the refill is never too fast. If they would be few and long,
-    as for billions of tokens, each tick brings whole tokens.
+    of the period are rounded up, so the refill is never too fast. If a period would have fewer
+    ticks than FEWEST, as for billions of tokens, each tick brings whole tokens.
     """
     tick = 1
     while True:
         ticks = -(-per // tick)
         shared = gcd(amount, ticks)
-        if tick > 1 and ticks < FEWEST:  # the whole tokens of STEP, at least one, and their time
+        if tick > 1 and ticks < FEWEST:
+            # The tick of at least one token, and of no more tokens than STEP brings.
             gain = max(1, min(amount, capacity, amount * STEP // per))
             return 1, gain, -(-gain * per // amount)
         if capacity * ticks // shared < LARGEST:
@@ -129,9 +130,9 @@ def steady_refill(rule: TokenBucketRule) -> tuple[int, int, bool]:
     If none is found that does, those of the nearest rate that is not faster.
     """
     capacity, price, gain, tick = rule.capacity, rule.price, rule.gain, rule.tick
-    # `smooth` has divided the amount and the ticks of a period by a divisor. The rule does not have
-    # it, so try some: `whole`, with which the amount is `capacity`, and the smallest ones that are
-    # possible. With one below `least`, `smooth` would have chosen a tenth of the tick.
+    # `smooth` has divided the amount and the ticks of a period by a common divisor. The rule does
+    # not have it, so try some: `whole`, with which the amount is `capacity`, and a few from `least`
+    # on. With a smaller one, `smooth` would have chosen a shorter tick.
     whole = 1 if capacity % gain else capacity // gain
     least = -(-LARGEST // (10 * rule.size))
     for divisor in (whole, *range(least, least + ATTEMPTS)):

@@ -93,8 +93,9 @@ class Rules:
         self.usual: Costs = tuple(ONE_EACH.get(rule.unit, 0) for rule in self.all)
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.all, self.usual, strict=True) if cost]
-        # The rules that it touches, each with its cost, which is 1. Those of permits come last. So
-        # after most interrupts no permit must be given back, which a second one could prevent.
+        # The rules that such an acquire touches, each with its cost, which is 1. Those of permits
+        # come last. So most interrupts leave no permit to give back, and a second interrupt could
+        # prevent that.
         self.single = sorted(single, key=lambda each: each[0].holds)
         # The rules that count over time, and those of permits, each with its index in `all`.
         self.rated = [(index, rule) for index, rule in enumerate(self.all) if not rule.holds]
@@ -152,8 +153,9 @@ class Rules:
 def carry_over(rule: Rule, old: Rule, t: int) -> None:
     """Charge `rule` the usage of `old`, which is of another kind.
 
-    After that `rule` has at most its capacity less that usage left, but not less than 0 or the debt
-    of `old`. `take` charges the tokens that are there, and `settle` the rest.
+    After that `rule` has at most its capacity minus that usage left. This brings it into debt only
+    if `old` is in debt, and not deeper. `take` charges the tokens that are there, and `settle` the
+    rest.
     """
     left, before = rule.left(t), old.left(t)
     used = old.capacity - before

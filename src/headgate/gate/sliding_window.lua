@@ -115,7 +115,7 @@ function SlidingWindowRule.give(rule, cost, t)
   end
   local in_log = at < #log
   if not in_log then moment, there = rule.last, rule.pending end
-  if not rule:has_become(moment, t) then return end
+  if not rule:entry_has(moment, t) then return end
   local back = min(cost, there)
   if in_log then
     local entry = struct.pack(ENTRY, moment, there - back)
@@ -126,7 +126,7 @@ function SlidingWindowRule.give(rule, cost, t)
   rule.used, rule.wanted = rule.used - back, 0
 end
 
-function SlidingWindowRule.has_become(rule, moment, t)
+function SlidingWindowRule.entry_has(rule, moment, t)
   local same_cell = floor(moment / rule.cell) == floor(t / rule.cell)
   return moment == t or (moment > t and same_cell and t < rule.merges_until)
 end

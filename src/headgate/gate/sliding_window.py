@@ -180,7 +180,7 @@ class SlidingWindowRule:
         while at < len(log) and log[at] < t:
             at += 2
         moment, there = log[at : at + 2] or (self.last, self.pending)
-        if not self.has_become(moment, t):
+        if not self.entry_has(moment, t):
             return
         back = min(cost, there)
         if at < len(log):
@@ -189,11 +189,8 @@ class SlidingWindowRule:
             self.pending -= back
         self.used -= back
 
-    def has_become(self, moment: int, t: int) -> bool:
-        """Whether the entry of a take at `t` is that of `moment`, or has merged into it.
-
-        `moment` is that of the first entry at or after `t`.
-        """
+    def entry_has(self, moment: int, t: int) -> bool:
+        """Whether the entry at `moment`, the first one from `t` on, has the take at `t`."""
         same_cell = moment // self.cell == t // self.cell
         return moment == t or (moment > t and same_cell and t < self.merges_until)
 

@@ -95,10 +95,10 @@ class TokenBucketRule:
         """Remember how full the bucket was before the take at `t`, for `undo`.
 
         Tokens that come back must not have lifted the bucket above its size at a later take. So
-        `undo` needs the highest level before any later take. `top` is an upper bound of it for the
-        takes since the newest mark. The level of a mark is one for the takes before that, up to its
-        moment and back to the mark before. Marks have ever lower levels. A drop of less than
-        `grain` makes no mark: then an undo may return too little, never too much.
+        `undo` needs the highest level before any later take. For the takes since the newest mark,
+        `top` is an upper bound. For earlier ones, the next mark has it: up to its moment, no level
+        since the mark before was higher. Marks have ever lower levels. A drop of less than `grain`
+        makes no mark: then an undo may return too little, never too much.
         """
         level, marks = self.level, self.marks
         if level > self.top:

@@ -1,8 +1,8 @@
 -- The limits that were replaced: processes that declare different limits must not make them flap.
 --
 -- The field `former` has the moment and the client of the last few replacements. Until HOLD is
--- over, only that client can declare replaced limits again. No client can while an update holds. A
--- client may replace its own declaration: the last entry names the client of the present limits.
+-- over, only the client that replaced limits can declare them again. While an update holds, no
+-- client can. The last entry names the client of the present limits, which it may always replace.
 -- Limits that only an update had set are forgotten first: no code declares them.
 
 LimitsHistory = {}
@@ -22,8 +22,8 @@ local function read()
 end
 
 -- Returns how long the limits of this call may not be declared yet. -1: not while an update holds.
--- nil: they may be declared now. The client of the present limits need not wait. For any other, a
--- full history has no room until its oldest entry expires.
+-- nil: they may be declared now. `ours`: this client has set the present limits. Any other client
+-- also waits while FORMER entries hold: there is no room to note the replacement.
 function LimitsHistory.hold_time()
   if DECLARES == UPDATED then return nil end
   local entries, how = read()
@@ -69,8 +69,9 @@ local function write(how, entries)
   redis.call('HSET', HASH, 'former', table.concat(lines, '\n'))
 end
 
--- Notes that the limits of this call replace `program`: those that hold, or those that the process
--- of an update had declared. A declaration forgets entries older than HOLD; an update does not.
+-- Notes that the limits of this call replace `program`: the present limits, or the ones that the
+-- process of an update had declared. A declaration drops entries older than HOLD. An update keeps
+-- them: no process may declare them while it holds.
 function LimitsHistory.replace(program)
   local entries, how = read()
   local is_update, kept = DECLARES == UPDATED, {}

@@ -6,8 +6,8 @@
 --       2 session
 --       3 call           its number
 --       4 declares       the limits are 0 known, 1 declared, 2 updated, 3 asked for (this creates
---                        no name), 4 offered (any declaration replaces them). Threads declare them
---                        only where no others hold
+--                        no name), 4 offered (any declaration replaces them). Threads declare
+--                        limits only where no others hold
 --       5 received       how the last reply began that the session received, "call ok now";
 --                        0: none, or long ago
 --       6 flags          the sum of 1: the session has waiters, 2: this server notifies it, 4: this
@@ -67,8 +67,8 @@ local function open_state(limits, state, alive_until, record, received, lost, wa
     -- keys that use them.
     if PROGRAM == '' then return ReplyCache.reply('stale ' .. limits) end
   elseif limits ~= PROGRAM then
-    -- The history (limits_history.lua) must know one client for the declarations of a process. So
-    -- its threads replace limits by the portal, which is another client than their own session.
+    -- All declarations of a process must come from one client (limits_history.lua). The session of
+    -- its threads is another client. So threads let the portal's session replace limits.
     local replaces = DECLARES == DECLARED and not Sessions.is_of_threads(SESSION)
     if not replaces and DECLARES ~= UPDATED then return ReplyCache.reply('stale ' .. limits) end
     local hold = LimitsHistory.hold_time()
@@ -78,8 +78,8 @@ local function open_state(limits, state, alive_until, record, received, lost, wa
   if head_notified == '' then drop_placeholders() end
   Repair.run()
   -- The places of the session may be gone. Either it was silent for long, or waiters were lost at
-  -- `restarted_at`, and it has not called since. A call after that moment makes it live until
-  -- WAITER after it, or longer.
+  -- `restarted_at`, and it has not called since. Its first call after that moment would have
+  -- extended its life to WAITER after it, or longer (Sessions.stay_alive).
   local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
   if (waits and silent) or lost then return lapse(record) end
   return nil
@@ -138,6 +138,7 @@ local function limits_field()
   return 'limits'
 end
 
+-- No process has declared an offer, so the history does not note its replacement.
 local function update_limits()
   if (gate.program ~= PROGRAM and not gate.offered) or DECLARES == UPDATED then
     LimitsHistory.replace(gate.program)

@@ -49,8 +49,9 @@ local function hold(first, count, asked, t)
 end
 
 -- The first of `left` equal acquires got the decision `kind`. Returns how many of them get the same
--- one. A grant is for one acquire, since it changes the next decision. So is a wait if the queue is
--- empty or there is a `max_sleep`. Otherwise all wait, up to `max_waiters`. All refusals are alike.
+-- one. A grant is for one acquire, since it changes the next decision. A wait is for one acquire if
+-- the queue is empty, or if there is a `max_sleep`. Otherwise all wait, up to `max_waiters`. All
+-- refusals are alike.
 local function decided_alike(kind, left, max_sleep, max_waiters)
   if kind == 'grant' or (kind == 'wait' and (max_sleep or gate.queued == 0)) then return 1 end
   return kind == 'wait' and max_waiters and min(left, max_waiters - gate.queued) or left
@@ -109,8 +110,8 @@ local function answer_many(ended, count)
   if ended < count then answer('done', count - ended, 0) end
 end
 
--- Waiters leave, and unused grants are undone. t is 0 if it is unknown, or for several requests: the
--- outbox may have the moments.
+-- Waiters leave, and unused grants are undone. t is 0 if it is unknown, or for several requests:
+-- the outbox may have the moments.
 function verbs.cancel(session, first, count, t, asked)
   local ids = ids_of(session, first, count, asked)
   local ended = Queue.remove(ids, RequestId.costs_of(asked))

@@ -9,8 +9,8 @@
 Outbox = {}
 
 local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
--- The news of a pause or resume in this call. It is kept because Gate.pause_left returns 0 after a
--- later grant of the same call, which moves `not_before`.
+-- The news of a pause or resume in this call. A later grant of the same call, for the end of a
+-- short pause, moves `not_before`. From then on Gate.pause_left returns 0.
 local pause_text
 local unread -- the items that were kept for the session that calls
 local boxes -- the items of this call, by session
@@ -114,18 +114,19 @@ end
 local SHARDED = string.byte('s')
 
 -- Returns how many connections to this server received the text, or an error if the user may not
--- publish. Returns nil if other servers may have receivers: while a slot moves, the session may
--- still subscribe at the former server. PUBLISH reaches the subscribers of all servers.
+-- publish. Returns nil if other servers may have receivers: PUBLISH reaches the subscribers of all.
 local function publish(session, text)
-  local link = RequestId.client(session)
+  local client = RequestId.client(session)
   if string.byte(session, -1) == SHARDED then
-    local received = redis.pcall('SPUBLISH', HASH .. ':' .. link, text)
+    local received = redis.pcall('SPUBLISH', HASH .. ':' .. client, text)
     local counts = type(received) == 'number' -- an old server returns an error
+    -- A session that this server notifies subscribes here, so 0 receivers means that it is gone.
+    -- Any other may still subscribe at the server that its slot comes from.
     if counts and (received > 0 or Sessions.is_notified(session)) then return received end
-    redis.pcall('PUBLISH', 'headgate:' .. link, text)
+    redis.pcall('PUBLISH', 'headgate:' .. client, text)
     return nil
   end
-  return redis.pcall('PUBLISH', 'headgate:' .. link, text)
+  return redis.pcall('PUBLISH', 'headgate:' .. client, text)
 end
 
 -- The grants in the box get leases that end with their session: in the items, and as holders.

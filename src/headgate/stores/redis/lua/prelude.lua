@@ -19,8 +19,8 @@
 -- alive. In a Cluster every name has one.
 --
 -- Redis keeps a small HASH as a list while no value is longer than 64 bytes, and then a name takes
--- half as much memory. So the texts of state and record are short. A longer one makes a table of
--- HASH for good. So tidy.lua makes HASH anew when the name is idle again.
+-- half as much memory. So the texts of state and record are short. After a longer value, HASH stays
+-- a table. So tidy.lua deletes and writes it when the name is idle again.
 --
 -- `gate` is the state during a call. All moments are microseconds of the server's clock.
 --   program, rules              the declaration as text, and a rule for each limit

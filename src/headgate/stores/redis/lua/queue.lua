@@ -96,8 +96,8 @@ function Queue.head()
   return nil
 end
 
--- Whether the session of a request is not about to expire: a living session that waits has more
--- than UNHEARD left.
+-- Whether the session of a request is not about to expire. A living session that waits has more
+-- than UNHEARD left: a call leaves it 7.5 s or more, and the next one follows within 3 s.
 local function is_awake(id)
   local t = Sessions.alive_until(RequestId.session(id))
   return t and t - gate.t >= UNHEARD

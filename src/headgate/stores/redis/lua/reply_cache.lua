@@ -7,9 +7,11 @@
 
 ReplyCache = {}
 
--- The run of the library that writes a record: the moment of its first one, in 32 bits. A session
--- subscribes on one server. After a move of its slot, a failover or a restart, another run has its
--- record, and does not notify it. nil: no record yet. 0: a script does not know its run.
+-- Tells apart the servers that write records, and the starts of each: the moment of the library's
+-- first record, in 32 bits. nil: it has written none yet. 0: a script cannot know it.
+--
+-- A session subscribes on one server. After a failover, a restart or a move of its slot, its record
+-- has another number. So the present server does not notify it.
 local RUN = 0
 
 function ReplyCache.begin_run()

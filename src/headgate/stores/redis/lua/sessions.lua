@@ -114,8 +114,8 @@ end
 
 -- Returns until when the session that calls is alive now. Removes long silent sessions.
 function Sessions.stay_alive(alive_until)
-  -- After waiters were lost, each session is extended once. So open_state() in main.lua sees that
-  -- it has called since.
+  -- After waiters were lost, the first call of each session extends its life. So open_state() in
+  -- main.lua can tell whether it has called since.
   local enough = alive_until >= gate.t + 0.75 * WAITER
   if enough and alive_until >= gate.restarted_at + WAITER then return alive_until end
   -- Without MEMBERS, a session that has a record is the only one.

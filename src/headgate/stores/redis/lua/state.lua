@@ -9,9 +9,9 @@ State = {}
 -- How many numbers come before those of the rules: without MEMBERS, so that no request waits or
 -- holds; with MEMBERS; and with requests that wait.
 local ALONE, HELD, QUEUED = 8, 12, 14
--- The last of the ALONE numbers is the sum of the flags that are true, and of AGE * tidy_age. It is
--- negated without MEMBERS, so it is 0 or less. With MEMBERS it is MEMBERS_EXIST more, so above 0.
-local MEMBERS_EXIST, LARGE, WAITED_FOR, AGE = 1, 1, 2, 4
+-- The last of the ALONE numbers has the flags: the sum of LARGE and QUEUE_EXISTS, if they are true,
+-- and of AGE * tidy_age. With MEMBERS it is 1 + flags, so above 0. Without MEMBERS it is -flags.
+local LARGE, QUEUE_EXISTS, AGE = 1, 2, 4
 
 -- 1 more than the time since the name was tidied. 0: that was WAITER ago, or longer.
 local function tidy_age(t)
@@ -39,17 +39,18 @@ local function head(t)
   local sweep = gate.next_sweep > t and gate.next_sweep - t or -gate.sweep_cursor
   if gate.queued == 0 then
     return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at,
-      MEMBERS_EXIST + flags, members_end, expiry, gate.held, sweep)
+      1 + flags, members_end, expiry, gate.held, sweep)
   end
-  local place = max(-1, gate.last_place - floor(t / PLACE)) -- before `t`, any place is as good
+  -- Queue.add gives out no place before `t`, so an earlier `last_place` need not be exact.
+  local place = max(-1, gate.last_place - floor(t / PLACE))
   return cmsgpack.pack(FORMAT, t, not_before, reserved, fence, keys_end, restarted_at,
-    MEMBERS_EXIST + flags + WAITED_FOR, members_end, expiry, gate.held, sweep, gate.queued, place)
+    1 + flags + QUEUE_EXISTS, members_end, expiry, gate.held, sweep, gate.queued, place)
 end
 
 -- Reads the numbers that not every head has. Returns how many numbers this one has.
 local function restore_head(t, numbers)
   local members_exist = numbers[ALONE] > 0
-  local flags = members_exist and numbers[ALONE] - MEMBERS_EXIST or -numbers[ALONE]
+  local flags = members_exist and numbers[ALONE] - 1 or -numbers[ALONE]
   local age = floor(flags / AGE)
   if age > 0 then gate.tidied_at = t - age + 1 end
   gate.large = flags % 2 == LARGE
@@ -59,7 +60,7 @@ local function restore_head(t, numbers)
   if expiry ~= 0 then gate.next_expiry = t + expiry - (expiry > 0 and 1 or 0) end
   if sweep > 0 then gate.next_sweep = t + sweep end
   if sweep < 0 then gate.sweep_cursor = -sweep end
-  if flags % AGE < WAITED_FOR then return HELD end
+  if flags % AGE < QUEUE_EXISTS then return HELD end
   gate.queued, gate.last_place = numbers[13], floor(t / PLACE) + numbers[14]
   return QUEUED
 end
