@@ -77,6 +77,7 @@ function LimitsHistory.replace(program)
   local is_update, kept = DECLARES == UPDATED, {}
   -- Whether a process has declared the limits of this call before: they hold now, or were replaced.
   local was_declared = gate.program == PROGRAM and how ~= AS_UPDATED
+  -- The limits of this call leave the history, and `program` gets a new entry.
   for _, each in ipairs(entries) do
     if each.program == PROGRAM then
       was_declared = not each.updated

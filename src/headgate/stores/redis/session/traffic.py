@@ -96,7 +96,7 @@ class Traffic:
 
     @property
     def owes(self) -> bool:
-        """Whether a call is to be sent even without new acquires."""
+        """Whether a call is to be sent even without new acquires. One in flight does not count."""
         repeats = self.sent is not None and self.state is not IN_FLIGHT
         return bool(self.operations or repeats or self.leaving)
 
@@ -126,7 +126,10 @@ class Traffic:
 
     @property
     def must_deliver(self) -> bool:
-        """Whether an operation has no answer yet, or the server may grant to a caller that left."""
+        """Whether an operation has no answer yet, or the server may grant to a caller that left.
+
+        The call in flight counts.
+        """
         sent = self.sent.acquires if self.sent else ()
         one_left = any(pending.future.done() for pending in sent)
         return bool(self.leaving or one_left or self.undelivered())
