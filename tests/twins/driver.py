@@ -316,6 +316,8 @@ class Player:
             session.lapse()
         elif reply.verdict in ("stale", "held"):
             session.program, session.declares = reply.program, 0
+        elif reply.verdict == "offer":
+            session.program = reply.program
         elif reply.verdict == "ok":
             session.declares = session.declares if call.declares in (3, 4) else 0
             session.received = reply.beginning

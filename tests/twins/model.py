@@ -113,11 +113,8 @@ class Model:
         self.acted, self.granted, self.notifications = False, [], []
         record = self.records.get(call.session)
         if record is not None and call.number <= record.last:
-            return (
-                record.reply
-                if call.number == record.last
-                else Reply(call.session, call.number, "late")
-            )
+            late = Reply(call.session, call.number, "late")
+            return record.reply if call.number == record.last else late
         alive_until = 0 if record is None else record.alive_until
         if self.gate is None:
             if call.received != "0":
@@ -126,8 +123,9 @@ class Model:
                 return Reply(call.session, call.number, "unknown")
             self.begin(call.program, now)
             self.offered = call.declares == 4
-        elif self.offered:
-            pass  # the next caller puts its own limits in their place
+        elif self.offered:  # a call that declares nothing goes by it, and any other replaces it
+            if call.declares == 3 and call.program != self.program:
+                return Reply(call.session, call.number, "offer", self.program)
         elif call.program != self.program and call.declares not in (1, 2):
             return Reply(call.session, call.number, "stale", self.program)
         elif call.program != self.program and (

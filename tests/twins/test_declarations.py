@@ -19,6 +19,8 @@ from tests.twins.wire import (
     Pause,
     Reply,
     Request,
+    Reset,
+    Resume,
     Status,
     Update,
     Wire,
@@ -355,5 +357,23 @@ def test_callers_without_limits_learn_the_offer_of_a_name_that_was_only_paused(
     before = wire.client.hgetall(wire.key), wire.lives().keys()
 
     attached = Call("", f"{wire.token}-2.1", 1, (asked,), declares=declares)
-    assert wire.call(attached, NOON).verdict == "stale"
+    assert wire.call(attached, NOON).verdict == "offer"
+    assert (wire.client.hgetall(wire.key), wire.lives().keys()) == before
+
+
+@pytest.mark.parametrize("asked", [Declared(), Status(), Resume(), Reset()])
+def test_a_process_that_declares_nothing_leaves_the_offer_of_another_as_it_is(
+    wire: Wire, asked: Request
+) -> None:
+    """T9: given a drain before any declaration, when a limiter with other limits looks, nothing
+    changes. It goes by the limits of the offer.
+    """
+    drain = Drain("permits", 0, 0, 0)
+    wire.call(Call(limits(1), f"{wire.token}-1.1", 1, (drain,), declares=4), NOON)
+    before = wire.client.hgetall(wire.key), wire.lives().keys()
+
+    other = Call(limits(2), f"{wire.token}-2.1", 1, (asked,), declares=3)
+    reply = wire.call(other, NOON)
+
+    assert (reply.verdict, reply.program) == ("offer", limits(1))
     assert (wire.client.hgetall(wire.key), wire.lives().keys()) == before

@@ -362,7 +362,7 @@ def parsed(text: str, rules: int) -> Reply:
     """The reply that wrote `text`; `rules` is how many numbers a status has at its end."""
     session, its_number, verdict, *words = text.split(" ")
     number = int(its_number)
-    if verdict == "stale":
+    if verdict in ("stale", "offer"):
         return Reply(session, number, verdict, program=" ".join(words))
     if verdict == "held":
         return Reply(session, number, verdict, t=int(words[0]), program=" ".join(words[1:]))

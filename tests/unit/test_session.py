@@ -19,7 +19,9 @@ from headgate.request import Request
 from headgate.stores.redis.limit_sync import LimitSync
 from headgate.stores.redis.protocol.calls import NOTIFIED
 from headgate.stores.redis.protocol.operations import (
+    DECLARED,
     AskDeclared,
+    AskStatus,
     Caller,
     Operation,
     Release,
@@ -451,6 +453,32 @@ def test_other_limits_hold_and_the_caller_asks_again_under_them() -> None:
     talk.done("grant 1 0 0")
     assert outcome(pending)
     assert moments_away(talk) == pytest.approx(60)  # then its own limits are declared again
+
+
+def test_a_look_goes_by_an_offer_and_an_acquire_declares_its_own_limits() -> None:
+    """T8: the limiter has not acquired yet, so it may not replace the offer of another process."""
+    talk = Talk()
+    talk.session.traffic.run([AskStatus()])
+    assert SLOTS.program in talk.call()
+
+    talk.reply(f"offer {OTHER.program}")
+
+    assert OTHER.program in talk.call()
+    talk.done("status 0 0 0 2")
+    talk.acquire()
+    assert SLOTS.program in talk.call()
+
+
+def test_limits_that_the_store_has_lost_are_declared_again_in_place_of_an_offer() -> None:
+    talk = Talk()
+    talk.granted()
+    talk.session.traffic.run([AskStatus()])
+    talk.call()
+
+    talk.reply(f"offer {OTHER.program}")
+
+    assert SLOTS.program in talk.call()
+    assert talk.session.limits.declares == DECLARED
 
 
 # Leases -------------------------------------------------------------------------------------------

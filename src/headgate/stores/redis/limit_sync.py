@@ -114,6 +114,13 @@ class LimitSync:
             self._in_store = holds
         return up_to_date or self.declares == ASKED
 
+    def note_offer(self, offered: Declaration) -> None:
+        """The store has these limits, but no process has declared them."""
+        if self.declares == KNOWN:
+            self.declares = DECLARED  # the store has lost ours
+        elif self.declares == ASKED:
+            self._in_store = offered
+
     def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
         """The server has turned down our limits `program`: go by `holds` for `wait` microseconds.
 

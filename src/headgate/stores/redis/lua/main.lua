@@ -20,6 +20,7 @@
 --   session number late            the call came after a later one
 --   session number lapsed          the session is over: its process begins another one
 --   session number stale limits    these limits hold
+--   session number offer limits    these are offered, and no process has declared any
 --   session number held wait limits    these limits hold, and those of the call may be declared
 --                                  after `wait`; -1: an update overrules them
 --   session number unknown         no process has declared limits
@@ -64,8 +65,9 @@ local function open_state(limits, state, alive_until, record, received, lost, wa
   Gate.clamp(server_time)
   if gate.offered then
     -- A session that knows no limits gets these. With them it may ask for the status, and pause the
-    -- keys that use them.
-    if PROGRAM == '' then return ReplyCache.reply('stale ' .. limits) end
+    -- keys that use them. A call that only asks gets them too, and does not replace them.
+    local asks = PROGRAM == '' or (DECLARES == ASKED and limits ~= PROGRAM)
+    if asks then return ReplyCache.reply('offer ' .. limits) end
   elseif limits ~= PROGRAM then
     -- All declarations of a process must come from one client (limits_history.lua). The session of
     -- its threads is another client. So threads let the portal's session replace limits.

@@ -95,6 +95,12 @@ class Overruled(NamedTuple):
     wait: int | None
 
 
+class Offered(NamedTuple):
+    """Nothing was done: these limits are offered, and no process has declared any."""
+
+    program: str
+
+
 class Lapsed(NamedTuple):
     """Nothing was done: the session is over."""
 
@@ -103,7 +109,7 @@ class Unknown(NamedTuple):
     """Nothing was done: no process has declared limits of the name."""
 
 
-Reply = Done | Overruled | Lapsed | Unknown
+Reply = Done | Overruled | Offered | Lapsed | Unknown
 UNKNOWN = Answer("unknown", 0, 0)  # to each operation, after `Unknown`
 
 
@@ -119,6 +125,8 @@ def parse_reply(reply: bytes, session_id: str, number: int, program: str) -> Rep
         return parse_done(words, program)
     if verdict == "stale":
         return Overruled(" ".join(words), None)
+    if verdict == "offer":
+        return Offered(" ".join(words))
     if verdict == "held":
         return Overruled(" ".join(words[1:]), int(words[0]))
     return Unknown() if verdict == "unknown" else Lapsed()

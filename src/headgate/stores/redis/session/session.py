@@ -34,6 +34,7 @@ from headgate.stores.redis.protocol.replies import (
     Done,
     Lapsed,
     Notification,
+    Offered,
     OtherReplyError,
     Overruled,
     Unknown,
@@ -300,7 +301,7 @@ class Session:
                 traffic.cancel(pending)
         self.failed(error, now)
 
-    def _retry(self, sent: Sent, reply: Overruled | Lapsed, now: float) -> None:
+    def _retry(self, sent: Sent, reply: Overruled | Offered | Lapsed, now: float) -> None:
         """The script has done nothing yet, and the call must be made in another way.
 
         The server does not know the session, or names other limits.
@@ -309,6 +310,8 @@ class Session:
         traffic, acquires = self.traffic, sent.acquires
         if isinstance(reply, Overruled):
             self._learn(sent, reply.wait, self.limits.read(reply.program), now)
+        elif isinstance(reply, Offered):
+            self.limits.note_offer(self.limits.read(reply.program))
         else:
             acquires = list(traffic.waiting.values())
             self.recovery.begin_again(now)
