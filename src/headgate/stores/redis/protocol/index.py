@@ -17,15 +17,15 @@ from headgate.stores.redis.protocol.script import Script, library
 LIFETIME = 300
 # A sorted set of encoded names, without the keys of limiters.
 NAMES = "headgate:{/index}:names"
-# Each label is in one of these sorted sets: the first that had room. So few labels are in one set,
-# and thousands are in sets that are small enough for a short form (index.lua).
+# Each label is in one of these sorted sets: the first that had room. So even thousands of labels
+# are in sets that are small enough for a short form (index.lua).
 LABELS = tuple(f"headgate:{{/index}}:clients:{number:x}" for number in range(64))
 # A call carries so many members at most: the server does nothing else meanwhile.
 MOST = 500
 # The characters of a client's id that a label has: 48 random bits tell clients apart.
 ID_LENGTH = 12
-# The most characters of an encoded host and program. With id and process they are at most 64:
-# no longer member has the short form.
+# The most characters of an encoded host and program. With id and process, a label has 64 at most:
+# a set with a longer member has no short form.
 HOST, PROGRAM = 28, 14
 
 
