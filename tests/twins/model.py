@@ -126,7 +126,7 @@ class Model:
         elif self.offered:  # a call that declares nothing goes by it, and any other replaces it
             if call.declares == 3 and call.program != self.program:
                 return Reply(call.session, call.number, "offer", self.program)
-        elif call.program != self.program and call.declares not in (1, 2):
+        elif call.program != self.program and not call.may_replace:
             return Reply(call.session, call.number, "stale", self.program)
         elif call.program != self.program and (
             wait := self.replaced.withheld(call, max(now, self.gate.t))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.twins.model import Model
 from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Reply, Status, Wire
 
 LIMITS = "bucket requests 5 1 1 1000000000 5"
@@ -73,6 +74,23 @@ def test_calls_that_were_abandoned_together_are_not_carried_out(wire: Wire) -> N
 
     assert [acquired(wire, number).verdict for number in (1, 2)] == ["late", "late"]
     assert left(wire) == 5
+
+
+def test_a_thread_does_not_hear_how_long_an_update_holds(wire: Wire) -> None:
+    """Given limits that an update has replaced, when a thread declares them, then it learns the
+    present ones. The model agrees.
+    """
+    model, first, others = Model(), f"{wire.token}-2.1", "slots permits 1 30000000"
+    calls = [
+        Call(LIMITS, first, 1, (Status(),), declares=1),
+        Call(others, first, 2, (Status(),), declares=2),
+        Call(LIMITS, f"{wire.token}-1.0", 1, (Acquire(1),), declares=1),
+    ]
+
+    replies = [wire.call(call, NOON) for call in calls]
+
+    assert [reply.verdict for reply in replies] == ["ok", "ok", "stale"]
+    assert [model.call(call, NOON).verdict for call in calls] == ["ok", "ok", "stale"]
 
 
 def test_a_thread_declares_limits_only_where_no_others_hold(wire: Wire) -> None:

@@ -310,6 +310,13 @@ class Call:
         return [*self.header(), *map(str, flags), *words]
 
     @property
+    def may_replace(self) -> bool:
+        """Whether it may replace the limits of another process. The session of threads may not
+        declare them: it is another client than that of its process's loops.
+        """
+        return self.declares == 2 or (self.declares == 1 and not self.session.endswith(".0"))
+
+    @property
     def is_lone_acquire(self) -> bool:
         """Whether the fast path may carry it out."""
         single = (
