@@ -38,7 +38,8 @@ function Numbers.parse(text)
   if number then return number end
   number = tonumber(text)
   local whole = number and number == floor(number) and number < NEVER
-  assert(whole, 'headgate: not a whole number: ' .. tostring(text))
+  -- Not `assert`: it would make the message for each number.
+  if not whole then error('headgate: not a whole number: ' .. tostring(text), 0) end
   if is_common(number) then
     if numbers_known == SOME then numbers, numbers_known = {}, 0 end
     numbers[text], numbers_known = number, numbers_known + 1
