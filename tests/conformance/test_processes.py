@@ -132,7 +132,9 @@ def test_a_child_that_returns_into_any_call_on_redis_gets_an_error_and_can_call_
 def test_a_child_that_returns_into_an_acquire_without_a_wait_leaves_the_permit_to_the_parent(
     name: str, redis_url: str, moment: str
 ) -> None:
-    """F10, S4: the child neither reads the parent's reply, nor cancels the parent's grant."""
+    """F10, S4: the child neither reads the parent's reply, nor cancels the parent's grant. No call
+    has failed there.
+    """
     lines = finished("fork_in_call", redis_url, name, moment).splitlines()
 
     waited = f"{name}-new" if moment == "first" else name

@@ -1,5 +1,5 @@
-"""Forks while a thread waits for the answer to a call on Redis. Prints the error in the child, and
-that it can call again.
+"""Forks while a thread waits for the answer to a call on Redis. Prints the error in the child, the
+calls that it counts as failed, and that it can call again.
 
 usage: fork_in_call.py URL NAME status|try_acquire|flush|acquire|first|granted|connect|start
 """
@@ -20,6 +20,7 @@ from headgate.stores.redis import fast_path
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.store import RedisStore
 from headgate.stores.redis.transport.portal import Portal
+from headgate.telemetry.reading import switch_on
 from tests.forking import CHILDREN, FORKED, fork_once, signal_main, signal_until_forked
 
 
@@ -78,6 +79,7 @@ def key_of(limiter: Limiter) -> str:
 
 
 def main(url: str, name: str, how: str) -> None:
+    switch_on()
     limiter = Limiter(name, Concurrency(1), store=url)
     signal.signal(signal.SIGUSR1, fork_once)
     if how != "start":
@@ -108,7 +110,8 @@ def main(url: str, name: str, how: str) -> None:
     try:
         answer = call()
     except RuntimeError as error:
-        print("child:", error, flush=True)
+        failed = [cause for _, cause in cast(RedisStore, store_of(limiter)).calls() if cause]
+        print("child:", error, *failed, flush=True)
         answer = call()
     if not CHILDREN[0]:
         limiter.flush()  # the child's returns arrive

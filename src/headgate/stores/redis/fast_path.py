@@ -198,7 +198,7 @@ class FastPath:
         return reply
 
     def _note_call(self, server: Endpoint, outcome: object, start: float) -> None:
-        if TELEMETRY.on:
+        if TELEMETRY.on and not self._of_parent:  # the parent counts its own call
             note_call(self._topology, server, outcome, monotonic() - start)
 
     def _open(self, server: Endpoint, timeout: float) -> bool:
