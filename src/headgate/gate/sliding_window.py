@@ -21,7 +21,7 @@ from headgate.gate.concurrency import MOST
 
 CELLS = 124  # of a period: from 4 ms on, a cell is shorter than per/120
 FULL = 2 * 127  # numbers in the log; the latest entry is beside it
-MOST_SKIPPED = 2 * 16  # numbers of forgotten entries in the log, about
+MOST_SKIPPED = 2 * 16  # numbers of forgotten entries that the log may have
 # The time of a cell, by period. The windows of many keys share the number.
 cell_of = lru_cache(maxsize=256)(lambda per: -(-per // CELLS))
 
@@ -66,7 +66,7 @@ class SlidingWindowRule:
         # `last` and `pending` are the moment and cost of the latest entry.
         # One statement: an exception of a signal handler changes nothing or finds all changed.
         self.log, self.skipped, self.used, self.last, self.pending = log, 0, 0, 0, 0
-        # `gone`, but for the entries that are skipped; and when the window began.
+        # `gone` as it was before the skipped entries expired; and when the window began.
         self.gone_before, self.opened = 0, t
         self.merges_until = 0  # new entries merge before this moment
 

@@ -20,7 +20,7 @@ KNOWN = 0  # the store knows them
 DECLARED = 1  # this process declares them
 UPDATED = 2  # the same, and they overrule all others
 ASKED = 3  # nothing is declared, and no state is created for the name
-OFFERED = 4  # nothing is declared; in a new state, they hold until a process declares some
+OFFERED = 4  # nothing is declared; they hold until a process declares some, or offers others
 
 
 class Promise(Protocol):

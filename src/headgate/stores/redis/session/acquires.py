@@ -70,9 +70,8 @@ class Deadline(NamedTuple):
 
     moment: float
     number: int  # tells apart equal moments
-    callers: list[
-        PendingAcquire
-    ]  # one; none when it has ended, since a heap removes only its first
+    # One. None when the caller has ended: a heap can remove only its first entry.
+    callers: list[PendingAcquire]
 
 
 def resolve(promise: Promise, outcome: object) -> None:

@@ -59,9 +59,9 @@ class NextCall:
 
         A call that waits can take further requests along. The last calls show whether some are
         likely. An acquire leaves at once if the last call had one request. A release also needs
-        that the last one was alone: otherwise it takes the next acquire of its caller along. Far
-        from the head, that acquire may come later. There, a release leaves at once if the last one
-        was a single operation.
+        that the last one was alone: otherwise it takes the next acquire of its caller along. That
+        acquire gains nothing if callers wait far from the head. Then a release leaves at once if
+        the last call had a single operation.
         """
         traffic = self._traffic
         if traffic.operations and traffic.operations[-1].leads_release:
