@@ -455,6 +455,28 @@ def test_other_limits_hold_and_the_caller_asks_again_under_them() -> None:
     assert moments_away(talk) == pytest.approx(60)  # then its own limits are declared again
 
 
+@pytest.mark.parametrize("verdict", ["stale", "offer", "held 60000000"])
+def test_a_caller_that_sleeps_until_its_moment_is_not_asked_for_again(verdict: str) -> None:
+    """S3: the first server granted the acquire for a moment ahead, and its reply was lost. The call
+    goes again to a successor that has other limits.
+    """
+    talk = Talk()
+    talk.granted()
+    pending = talk.acquire()
+    talk.call()
+    talk.notify("2 1 40000 7 30000000")
+    talk.session.traffic.put_off()
+    talk.call()
+
+    talk.reply(f"{verdict} {OTHER.program}")
+
+    assert "acquire" not in talk.call()
+    talk.done()
+    talk.pass_time(0.04)
+    assert outcome(pending) == Grant(pending.t, pending.t - 40_000 + 7)
+    assert talk.session.idle
+
+
 def test_a_look_goes_by_an_offer_and_an_acquire_declares_its_own_limits() -> None:
     """T8: the limiter has not acquired yet, so it may not replace the offer of another process."""
     talk = Talk()

@@ -108,10 +108,14 @@ class Traffic:
     def put_back(
         self, acquires: list[PendingAcquire], operations: Sequence[Operation] = ()
     ) -> None:
-        """Send these with the next call: the call that had them was not made, or did nothing."""
+        """Send these with the next call: the call that had them was not made, or did nothing.
+
+        An earlier server may have granted some of them, and notified the session. They are not
+        sent again.
+        """
         for pending in acquires:
             self.waiting.pop(pending.number, None)
-        self.acquires[:0] = acquires
+        self.acquires[:0] = [pending for pending in acquires if not pending.t]
         # `NextCall` makes these anew.
         anew = Amend, Leave, PauseWhole
         self.operations[:0] = [each for each in operations if not isinstance(each, anew)]
