@@ -44,6 +44,7 @@ def test_a_text_of_the_exempt_list_matches_hosts_and_paths(
     [
         *("", "https://host", "host:443", "Host", "/health?a=1"),
         *("*", "*/health", "*.", "*host", "api.*.host", "*.*.host", " host"),
+        *(".host", "*..host", "user@host"),
     ],
 )
 def test_an_exempt_text_that_could_match_no_request_is_refused(rule: str) -> None:

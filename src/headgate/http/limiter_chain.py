@@ -35,7 +35,7 @@ Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
 
 UNSENT_MARK = "headgate_unsent"  # an attribute of an error that came before the sending
-HOST_RULE = re.compile(r"(?:\*\.)?[^*:\s]+")  # a star stands only for all below a host
+HOST_RULE = re.compile(r"(?:\*\.)?(?!\.)[^*:@\s]+")  # a star stands only for all below a host
 # Seconds. If the body of a refusal comes later than that, the headers are applied without it.
 LATE = 0.1
 
