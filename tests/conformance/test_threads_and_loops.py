@@ -437,6 +437,20 @@ async def test_tasks_that_nest_several_limiters_leave_each_as_they_entered_it(
     await at_rest(inner)
 
 
+async def test_the_end_of_an_inner_block_leaves_the_permit_of_the_outer_one(
+    name: str, store: Any
+) -> None:
+    """S1: the limits are changed between the two. The inner block holds nothing."""
+    limiter = Limiter(name, Concurrency(2), store=store)
+    async with limiter:
+        await limiter.aupdate("100/second")
+        async with limiter:
+            pass
+        await limiter.aupdate(Concurrency(2))
+        assert held(await limiter.astatus()) == 1
+    await at_rest(limiter)
+
+
 async def test_a_task_that_enters_a_limiter_twice_holds_two_permits(
     store: object, name: str
 ) -> None:

@@ -27,8 +27,10 @@ class ContextStack:
     __slots__ = ("_entered", "_passed")
 
     def __init__(self) -> None:
-        self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)
-        # One for each caller that holds nothing. A list, because threads change it without a lock.
+        # None: a block whose limits hold nothing, inside one with a permit.
+        self._entered: defaultdict[Hashable, list[Permit | None]] = defaultdict(list)
+        # One for each other block whose limits hold nothing. A list, because threads change it
+        # without a lock.
         self._passed: list[None] = []
 
     def note_entry(self, permit: Permit, who: Hashable = None) -> None:
@@ -39,8 +41,15 @@ class ContextStack:
         permits += [permit]
 
     def note_pass(self) -> None:
-        """Note a caller that entered and holds nothing. Any task or thread may note its end."""
-        self._passed += [None]
+        """Note a caller that entered and holds nothing.
+
+        Any task or thread may note its end, unless the caller is inside a block with a permit.
+        """
+        permits = self._entered.get(current_caller()) if self._entered else None
+        if permits is None:
+            self._passed += [None]
+        else:
+            permits += [None]
 
     def left_behind(self, abandoned: asyncio.AbstractEventLoop | None = None) -> list[Permit]:
         """The permits of the tasks of closed loops, and of `abandoned`, which was left open."""
@@ -49,7 +58,8 @@ class ContextStack:
         }
         gone = [task for task, loop in tasks.items() if loop is abandoned or loop.is_closed()]
         # Another thread may remove an entry meanwhile. `get` makes no new one.
-        return [permit for task in gone for permit in self._entered.get(task, ())]
+        entered = [permit for task in gone for permit in self._entered.get(task, ())]
+        return [permit for permit in entered if permit is not None]
 
     def leave(self) -> None:
         permit = self.remove_last()
@@ -57,7 +67,7 @@ class ContextStack:
             permit.release()
 
     def remove_last(self, find_caller: Callable[[], Hashable] = current_caller) -> Permit | None:
-        """Remove the permit with which the caller entered last. None: the caller holds nothing.
+        """Remove the permit with which the caller entered last. None: that block holds nothing.
 
         A block in an async generator may end in another task, which closes the generator. If that
         task has no permit here, it removes the latest one of the caller that was listed last.
