@@ -50,8 +50,9 @@ def limits(strategy: str) -> Use:
     from limits.aio.strategies import STRATEGIES
 
     strategies: dict[str, Any] = dict(STRATEGIES)
-    limiter, item = strategies[strategy](MemoryStorage()), RateLimitItemPerHour(1000)
-    return lambda key: limiter.hit(item, key)  # type: ignore[no-any-return]
+    hit: Callable[..., Awaitable[Any]] = strategies[strategy](MemoryStorage()).hit
+    item = RateLimitItemPerHour(1000)
+    return lambda key: hit(item, key)
 
 
 CONTESTANTS: dict[str, Callable[[], Use]] = {
