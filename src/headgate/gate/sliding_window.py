@@ -151,6 +151,7 @@ class SlidingWindowRule:
         used = self.used
         if used >= self.capacity:
             log, skipped = self.log, self.skipped
+            # Forget the oldest entry. `refresh` forgets them all, and drops those that are skipped.
             if MOST_SKIPPED > skipped < len(log) and log[skipped] + self.per <= now:
                 used -= log[skipped + 1]
                 self.skipped, self.used = skipped + 2, used
