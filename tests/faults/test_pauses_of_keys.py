@@ -306,6 +306,18 @@ def test_a_longer_pause_is_news() -> None:
     assert pause.ends == 20.0
 
 
+def test_an_answer_to_a_question_from_before_the_process_paused_the_limiter_is_too_old() -> None:
+    pause = WholePause()
+    pause.trust(10.0)
+
+    pause.distrust(11.0)
+    pause.trust(10.9)
+    assert not pause.passes(11.1)
+    pause.trust(11.1)
+
+    assert pause.passes(11.2)
+
+
 def test_a_permit_is_handed_on_only_while_the_last_answer_is_fresh() -> None:
     """A local hand-off makes no call, so it cannot ask."""
     whole = WholePause()

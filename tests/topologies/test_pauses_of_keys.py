@@ -78,6 +78,54 @@ async def test_the_first_call_for_a_key_waits_for_the_answer_of_a_slow_master(
     caller.cancel()
 
 
+@pytest.mark.parametrize("way", ["loop", "thread"])
+async def test_a_caller_of_a_key_waits_until_the_pause_by_its_own_process_has_arrived(
+    way: str, name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T3: given a key in use, when a program pauses the limiter, whose master answers late, and
+    then enters the key on a faster master, then it does not pass.
+    """
+    monkeypatch.setattr(pause_watch, "PATIENCE", HOUR)
+    monkeypatch.setattr(whole_pause, "TRUSTED", HOUR)
+    monkeypatch.setattr(whole_pause, "ASK_AGAIN", HOUR)
+    slow, fast, _ = cluster.masters()
+    url = apart(cluster.user_url, 4)
+    limiter = Limiter(cluster.name_on(slow, name), PLENTY, store=url)
+    other = Limiter(cluster.name_on(fast, f"{name}-other"), PLENTY, store=url)
+    key = key_on(cluster, fast, limiter)
+
+    def enter_by_thread(limiter: Limiter) -> None:
+        with limiter:
+            pass
+
+    def pause_and_enter_by_thread() -> None:
+        limiter.pause(HOUR)
+        enter_by_thread(key)
+
+    for used in (limiter, key, other):
+        await visit(used)
+        await asyncio.to_thread(enter_by_thread, used)
+        await asyncio.to_thread(used.status)  # by the portal, which knows all masters now
+    slow.pause()
+    try:
+        if way == "loop":
+            limiter.pause(HOUR)
+            caller = asyncio.create_task(enter(key))
+        else:
+            caller = asyncio.create_task(asyncio.to_thread(pause_and_enter_by_thread))
+            await eventually(lambda: queue_of(limiter).threads.no_fast_path_until)
+        await visit(other)
+        await asyncio.to_thread(enter_by_thread, other)
+        assert not caller.done()
+    finally:
+        slow.resume()
+    await waiting(key, 1)
+
+    assert not caller.done()
+    await limiter.aresume()
+    await soon(caller)
+
+
 async def test_a_silent_master_of_the_limiter_delays_its_keys_on_other_masters_for_a_moment(
     name: str, cluster: Cluster
 ) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from headgate.errors import StoreError
 from headgate.keys import title
 from headgate.stores.context_stack import current_caller
+from headgate.stores.redis.protocol.operations import Pause
 from headgate.stores.redis.session.acquires import resolve
 from headgate.stores.redis.session.loop_session import LoopSession, SessionQueue
 from headgate.stores.redis.session.pause_watch import PauseWatch
@@ -167,16 +168,26 @@ class Routing:
         """
         loop = asyncio._get_running_loop()
         if loop is None:
-            if self.by_portal(lambda session: session.run([operation])):
+            if self.by_portal(lambda session: self._run(session, operation)):
                 return
             if operation.asker is not None:
                 resolve(operation.asker, StoreError(f"{title(self._queue.name)}: {ENDED}"))
             else:
                 report([(title(self._queue.name), ENDED, Counter([operation.verb]))])
         elif (session := self._store.known_session(self._queue, loop)) is None:
-            loop.call_soon_threadsafe(lambda: self.session().run([operation]))
+            loop.call_soon_threadsafe(lambda: self._run(self.session(), operation))
         else:
             append(session, operation)
+            self._note_posted(operation)
+
+    def _run(self, session: LoopSession, operation: Operation) -> None:
+        session.run([operation])
+        self._note_posted(operation)
+
+    def _note_posted(self, operation: Operation) -> None:
+        """A caller of a key must not overtake a pause of the whole limiter by its own process."""
+        if isinstance(operation, Pause) and self._queue.whole is None:
+            self._queue.pause.distrust(monotonic())
 
     def send_home(self, permit: Permit, operation: Operation) -> None:
         """Send `operation` from the loop that renews the permit.

@@ -23,7 +23,15 @@ class WholePause:
     assigns what others read in single steps.
     """
 
-    __slots__ = ("_known_at", "_noted_at", "_until", "ask_from", "ends", "trusted_until")
+    __slots__ = (
+        "_distrusted_at",
+        "_known_at",
+        "_noted_at",
+        "_until",
+        "ask_from",
+        "ends",
+        "trusted_until",
+    )
 
     def __init__(self) -> None:
         self.ends = 0.0  # no caller of a key passes before this moment
@@ -32,6 +40,7 @@ class WholePause:
         # By the server's clock: the end of the pause (0: there is none), and the last news.
         self._until = self._known_at = 0
         self._noted_at = 0.0  # when the last news came
+        self._distrusted_at = 0.0  # answers to questions from before this moment are too old
 
     def left(self, now: float) -> int:
         """Microseconds for which the limiter is paused."""
@@ -43,8 +52,14 @@ class WholePause:
 
     def trust(self, asked_at: float) -> None:
         """The server has answered a question of this moment."""
-        self.ask_from = asked_at + ASK_AGAIN
-        self.trusted_until = asked_at + TRUSTED
+        if asked_at >= self._distrusted_at:
+            self.ask_from = asked_at + ASK_AGAIN
+            self.trusted_until = asked_at + TRUSTED
+
+    def distrust(self, now: float) -> None:
+        """A pause by this process is on its way: callers of keys wait for a newer answer."""
+        self.ask_from = self.trusted_until = 0.0
+        self._distrusted_at = now
 
     def do_without(self, now: float) -> None:
         """The server could not be asked. Keys on other servers go on with what is known."""
