@@ -279,6 +279,7 @@ FOUND = {
 }
 
 
+@pytest.mark.proof("simulates fleets")
 @pytest.mark.parametrize("what", FOUND)
 def test_a_run_that_once_broke_an_invariant_breaks_none(what: str) -> None:
     """S3, S5, S6, S7, S8, L5, L6."""

@@ -37,7 +37,7 @@ from tests.simulation.server import Server
 from tests.simulation.tally import Tally, lived, workers
 from tests.simulation.test_found import FOUND
 
-SEEDS, PARTS = 320, 16  # in CI; any other run takes one part of them
+SEEDS, PARTS = 320, 16
 PROOF = pytest.mark.proof("simulates fleets")
 JOBS = min(4, os.cpu_count() or 1)
 
@@ -48,16 +48,8 @@ def crew() -> Iterator[Pool]:
         yield pool
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        0,
-        *(
-            pytest.param(part, marks=pytest.mark.proof("simulates fleets"))
-            for part in range(1, PARTS)
-        ),
-    ],
-)
+@PROOF
+@pytest.mark.parametrize("part", range(PARTS))
 def test_no_seed_breaks_an_invariant(
     part: int, crew: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,17 +66,22 @@ def test_no_seed_breaks_an_invariant(
         print(f"\n{total.summary(time.perf_counter() - began)}")
 
 
-def test_a_seed_gives_the_same_run_each_time() -> None:
+@pytest.mark.parametrize(
+    "cluster", [False, pytest.param(True, marks=PROOF)], ids=["one server", "a Cluster"]
+)
+def test_a_seed_gives_the_same_run_each_time(cluster: bool) -> None:
     """The same seed gives the same run, to the microsecond. Otherwise a failure could not be
     repeated.
     """
-    for seed in (3, 11, CLUSTERS[0]):
-        first, second = run(planned(seed)), run(planned(seed))
-        assert first.trace == second.trace
-        assert first.commits == second.commits > 20
+    seed = next(seed for seed in range(3, SEEDS) if planned(seed).cluster is cluster)
+
+    first, second = run(planned(seed)), run(planned(seed))
+
+    assert first.trace == second.trace
+    assert first.commits == second.commits > 20
 
 
-@pytest.mark.proof("simulates fleets")
+@PROOF
 @pytest.mark.parametrize("seed", [0, 3, 114])
 def test_a_run_leaves_nothing_of_its_fleet(seed: int) -> None:
     """Otherwise ten thousand runs would fill a machine.
@@ -255,7 +252,7 @@ def test_the_simulation_notices_lua_without_a_guard(
     assert noticed() == invariant
 
 
-@pytest.mark.proof("simulates fleets")
+@PROOF
 @pytest.mark.parametrize("fault", PYTHON)
 def test_the_simulation_notices_clients_without_a_duty(
     fault: str, monkeypatch: pytest.MonkeyPatch
@@ -266,7 +263,7 @@ def test_the_simulation_notices_clients_without_a_duty(
     assert noticed() == invariant
 
 
-@pytest.mark.proof("simulates fleets")
+@PROOF
 def test_the_simulation_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
     """S7.
 
@@ -308,6 +305,7 @@ RECOVERY: dict[tuple[type, str], Any] = {
 }
 
 
+@PROOF
 def test_a_state_that_goes_back_keeps_no_newcomer_waiting() -> None:
     """L5, S1, F56: the newcomer is granted at once, and long before the end of the lease that came
     back.
@@ -319,6 +317,7 @@ def test_a_state_that_goes_back_keeps_no_newcomer_waiting() -> None:
     assert [moment for moment in granted if 5.3 <= moment < 5.5]
 
 
+@PROOF
 @pytest.mark.parametrize("duty", RECOVERY, ids=lambda duty: duty[1])
 def test_the_simulation_notices_sessions_that_do_not_report_their_permits(
     duty: tuple[type, str], monkeypatch: pytest.MonkeyPatch
@@ -346,6 +345,7 @@ FENCES: dict[str, tuple[int, int, str]] = {
 }
 
 
+@PROOF
 @pytest.mark.parametrize("fault", FENCES)
 def test_the_simulation_notices_fences_that_do_not_grow_after_a_clock_stepped_back(
     fault: str, monkeypatch: pytest.MonkeyPatch
@@ -398,6 +398,7 @@ def granted_late() -> list[float]:
     return [moment for moment in granted if 7 <= moment < 30]
 
 
+@PROOF
 def test_a_silent_server_delays_no_hand_off_of_the_other_ones_names() -> None:
     """L2, L5, F36, F58: twenty callers of two processes are served one after the other, at once."""
     granted = granted_late()
@@ -406,7 +407,7 @@ def test_a_silent_server_delays_no_hand_off_of_the_other_ones_names() -> None:
     assert granted[-1] < 7 + len(TWENTY) * 0.02
 
 
-@pytest.mark.proof("simulates fleets")
+@PROOF
 def test_the_simulation_notices_processes_that_subscribe_at_one_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -425,7 +426,7 @@ def test_the_simulation_notices_processes_that_subscribe_at_one_server(
     assert granted_late()[-1] > 10
 
 
-@pytest.mark.proof("simulates fleets")
+@PROOF
 def test_the_simulation_notices_clients_that_do_not_wait_for_a_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -438,6 +439,7 @@ def test_the_simulation_notices_clients_that_do_not_wait_for_a_slot(
     assert noticed([HALF_MOVED]) == "L5"
 
 
+@PROOF
 def test_the_simulation_notices_a_child_that_releases_permits_of_its_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -450,6 +452,7 @@ def test_the_simulation_notices_a_child_that_releases_permits_of_its_parent(
     assert noticed(FORKS) == "S2"
 
 
+@PROOF
 @pytest.mark.parametrize("seed", [174, 230])
 def test_a_process_that_forks_keeps_its_connections(seed: int) -> None:
     """L6.
@@ -459,7 +462,6 @@ def test_a_process_that_forks_keeps_its_connections(seed: int) -> None:
     assert run(planned(seed)).broken == []
 
 
-@pytest.mark.proof("simulates fleets")
 @PROOF
 def test_the_simulation_notices_a_late_call_that_a_thread_has_given_up(
     monkeypatch: pytest.MonkeyPatch,
@@ -478,6 +480,7 @@ def test_the_simulation_notices_a_late_call_that_a_thread_has_given_up(
     assert noticed(THREADS) == "S3"
 
 
+@PROOF
 def test_the_simulation_notices_a_late_call_of_a_session_that_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

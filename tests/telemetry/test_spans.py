@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError, Rate, Window
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Rate
 from headgate.telemetry import add_hook, remove_hook
 from tests.telemetry.sdk import Telemetry
 from tests.world import World, long, told, waiting
@@ -62,12 +62,13 @@ def test_the_wait_of_a_thread_is_a_span_below_that_of_the_caller(
 ) -> None:
     tracer, limiter = (
         telemetry.tracers.get_tracer("test"),
-        Limiter(name, Window(1, 0.05), store=store),
+        Limiter(name, Concurrency(1), store=store),
     )
-    with limiter:
-        pass
+    held = limiter.acquire_sync()
     with tracer.start_as_current_span("request") as request:
-        with limiter:
+        # A wait of less than a millisecond has no span.
+        released = threading.Timer(0.01, held.release)
+        with limiter.acquire_sync(on_wait=lambda waiting: released.start()):
             pass
         parent = request.get_span_context().span_id
     [span] = telemetry.spans()
