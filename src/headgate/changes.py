@@ -19,8 +19,8 @@ class Change:
 
 
 class Update(Change):
-    """`former`: the limits that this limiter would have declared at its first acquire. The update
-    overrules them, too, if another limiter declares them later. None: it has declared them already.
+    """`former`: the limiter's own limits, if it has not declared them yet. If another limiter
+    declares the same limits later, the update still overrules them. None: they were declared.
     `reason`: "update", or "adopted": a service's answer stated the limits.
     """
 

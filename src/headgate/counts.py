@@ -108,7 +108,7 @@ class Counts:
     )
 
     def __init__(self, is_share: bool = False) -> None:
-        self.is_share = is_share  # of grants without the store: see `outcomes`
+        self.is_share = is_share  # they count the grants by a share: see `outcomes`
         self.passed = self.unlimited = 0
         self.refused = dict.fromkeys(REFUSED, 0)
         # A fast path has a count of its own. Each of these functions returns one and sets it to 0,
@@ -219,7 +219,7 @@ def label_of(name: str, key: str | None) -> str:
     return label if not label or label in labels or len(labels) < MOST_LABELS else OTHER
 
 
-_timed = False  # new limiters time their permits
+_timed = False  # whether new limiters time their permits
 
 
 class Telemetry:

@@ -96,7 +96,7 @@ class Undeclared:
             self._step_aside()
 
     def _prepare(self, change: Change) -> Change:
-        """The change to make, now that this limiter's own limits are not declared yet.
+        """Prepare `change` for a limiter whose own limits are not declared yet.
 
         An update names them as `former`. For a drain, the queue accepts them if it knows none.
         """
@@ -191,8 +191,9 @@ class Attached:
     async def astatus_in_use(self) -> Status:
         """The status for operators, also if only keys of the name are in use.
 
-        In that case it has the pause of the whole limiter, which also holds the keys. It may have
-        limits that no process has declared: a key's process names its own when it asks for a pause.
+        Then it shows the pause of the whole limiter, which also holds its keys. On Redis, a key
+        that asks for this pause names its own limits. The status may show these, though no process
+        has declared them for the whole limiter.
         """
         try:
             return await self.astatus()

@@ -118,7 +118,7 @@ class Block:
     __slots__ = ("__weakref__", "_entered", "_plain_exit", "_ref", "entrance", "number", "permit")
 
     def __init__(self, entrance: Entrance | None, plain_exit: Callable[..., None]) -> None:
-        self.entrance = entrance  # None: known when it is entered, see ClassBlock
+        self.entrance = entrance  # None until it is entered, if it is a ClassBlock
         self.permit: Permit | None = None  # while it is entered
         self._plain_exit = plain_exit
         self.number = -1
@@ -189,7 +189,7 @@ class Enter:
 
     A `with` statement loads `__enter__`, then `__exit__`, and then calls the first. So does
     ExitStack.enter_context. Only an `__exit__` that was loaded right after an `__enter__` belongs
-    to it. (Python 3.14 loads them the other way round. There a block does not hold its permit.)
+    to it. (Python 3.14 loads them the other way round, so there no Block holds a permit.)
     """
 
     __slots__ = ("__weakref__", "_plain_enter", "block", "entrance")

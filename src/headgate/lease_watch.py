@@ -57,7 +57,8 @@ class Watch:
         self._cancelled_before = 0
         self._timer: asyncio.TimerHandle | None = None
         self._cancelled = False  # this watch has cancelled the task
-        self._cancelled_by_no_other = False  # when the body ended
+        # This watch has cancelled the task, and no other code had when the body ended.
+        self._cancelled_by_no_other = False
         permit.watch = self
         redirect(permit, WatchedIssuer)
 

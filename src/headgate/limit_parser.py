@@ -388,7 +388,8 @@ class _Parser:
         if joined and re.search("[0-9]", text):
             self.fail(
                 token,
-                "digits, letters and digits in one; write the number in full, or a space after it",
+                "a word with digits is joined to a number; write the number in full, or a space "
+                "after it",
             )
 
 

@@ -425,9 +425,10 @@ class Limiter(Entrance):
 
         Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises
         RuntimeError, and closes nothing, in a thread whose event loop runs, and in a signal handler
-        or finalizer that interrupted a waiting acquire. One that interrupted another call of a
-        limiter in memory also gets a RuntimeError if acquires wait, but the limiter is closed then.
-        Raises TypeError for a key, and for a `refuse_waiters` that is no bool.
+        or finalizer that interrupted a waiting acquire. In memory, a handler or finalizer may have
+        interrupted another call of a limiter. If acquires wait then, this raises RuntimeError, too,
+        and the limiter is closed. Raises TypeError for a key, and for a `refuse_waiters` that is no
+        bool.
         """
         self._default.closing.close(self._check_close("close", refuse_waiters))
         self._queue.flush()

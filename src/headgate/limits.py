@@ -196,7 +196,7 @@ class Quota(Value):
 
     @property
     def origin(self) -> float:
-        """`anchor` in seconds since the epoch, filled in: midnight UTC is 0."""
+        """`anchor` in seconds since 1970. None is midnight UTC, which is 0."""
         return self.anchor or 0
 
     def __str__(self) -> str:

@@ -42,7 +42,8 @@ class Writer:
     """The queue of one process and the thread that empties it."""
 
     def __init__(self) -> None:
-        # A queue among the lines comes from `flush`: the thread answers it when it gets there.
+        # `flush` puts a queue of its own among the lines. When the thread gets there, it puts None
+        # into that queue.
         self._lines: SimpleQueue[Line | SimpleQueue[None]] = SimpleQueue()
         self._thread_lock = threading.Lock()  # locked while the thread runs
         self._thread = 0

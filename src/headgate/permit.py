@@ -112,11 +112,11 @@ class Permit:
         self.t = grant.t  # the moment of the grant, by the store's clock
         self.fence = grant.fence
         self.waited = waited
-        self.key = key  # the store's own mark of the permit
+        self.key = key  # the store's own id of the permit; no key of a limiter
         self.home = home  # the store's object that renews this permit
-        # Until this moment, on the monotonic clock, the process believes that the lease holds. The
-        # argument is None if there is no lease. A permit that holds capacity without a lease, in
-        # memory, gets `start_holding` afterwards.
+        # The end of the lease on the monotonic clock, as this process believes; infinity: it never
+        # ends. The argument is None if there is no lease. Such a permit holds nothing, unless
+        # `start_holding` follows, as in memory.
         self.believed = inf if believed is None else believed
         self.held = believed is not None
         self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
@@ -266,8 +266,8 @@ def start_holding(permit: Permit) -> None:
 
 
 def set_lease_end(permit: Permit, end: float) -> None:
-    """Believe in the lease until `end`, on the monotonic clock. A lost lease stays lost. So a lease
-    that ends now is lost for good.
+    """Believe in the lease until `end`, on the monotonic clock. If `end` is now, the lease is lost.
+    A lost lease stays lost.
     """
     if not permit.lost:
         permit.believed = end

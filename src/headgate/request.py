@@ -34,7 +34,7 @@ class Request:
 
     `retry_for`: in seconds, see `Limiter`; None: the store's default.
     `raises`: whether the caller gets the StoreError when the store cannot be asked.
-    `closing`: lists the waiting acquires of the limiter.
+    `closing`: the list of the limiter's waiting acquires, for its `close()`.
     `estimate`: returns the present cost, if `units` is an estimate that may change during the wait.
     """
 
@@ -146,11 +146,11 @@ def check_cost(declared: Declaration, name: str, unit: str, number: object) -> i
             f"{call} of {title(name)}: a cost is at least 1 and below 2**53; leave a unit out to "
             "take none of it."
         )
-    check_unit(declared, name, call, unit)
+    check_is_counted(declared, name, call, unit)
     return int(number)
 
 
-def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
+def check_is_counted(declared: Declaration, name: str, call: str, unit: str) -> None:
     if declared.program and unit not in declared.capacity:
         raise ValueError(
             f"{call} of {title(name)}: none of its limits counts {show(unit)}; they count "
@@ -177,7 +177,7 @@ def check_settlement(
                 f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass the total of "
                 f"{unit}."
             )
-        check_unit(declared, name, call, unit)
+        check_is_counted(declared, name, call, unit)
         if declared.program and unit not in declared.rated:
             raise ValueError(
                 f"{call} of {title(name)}: {unit} are held until the release; {verb} a unit that a "

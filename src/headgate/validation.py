@@ -28,8 +28,8 @@ LONGEST_UNIT = 64
 # Arguments of `acquire`.
 RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})
 PARTS = 1_000_000  # the most parts of a token, in which a fractional amount is counted
-# A bucket of this size or more counts whole tokens alone. In a smaller one, Lua counts the parts of
-# all tokens exactly, and `smooth` in compile.py finds a tick shorter than the period.
+# A bucket of this size or more counts whole tokens alone. In a smaller one, Lua counts all parts of
+# tokens exactly. There, `smooth` in compile.py always finds a tick shorter than the period.
 WHOLE_FROM = 2**21
 # No limit counts these units.
 SINGULARS = {"request": "requests", "permit": "permits"}
