@@ -388,24 +388,24 @@ class Instruments:
 
 
 # OpenTelemetry cannot remove an instrument, and ignores the callbacks of a second one of its name.
-# So each provider has one set, which its own callbacks keep alive.
-_sets: WeakKeyDictionary[MeterProvider, ReferenceType[Instruments]] = WeakKeyDictionary()
-# Until a program sets its global provider, OpenTelemetry has a proxy in that place. Later it makes
-# the proxy's instruments again in the provider that was set. So both have this one set.
-_global_set: Instruments | None = None
+# So each provider has one `Instruments` for good, which its own callbacks keep alive.
+_by_provider: WeakKeyDictionary[MeterProvider, ReferenceType[Instruments]] = WeakKeyDictionary()
+# Before a program sets its global provider, OpenTelemetry has a proxy in that place. Later it makes
+# the proxy's instruments again in the program's provider. So the two share this object.
+_of_global_provider: Instruments | None = None
 
 
 def instruments_of(provider: MeterProvider | None) -> Instruments:
-    global _global_set
+    global _of_global_provider
     global_provider = metrics.get_meter_provider()
     provider = global_provider if provider is None else provider
-    known = _sets.get(provider)
+    known = _by_provider.get(provider)
     found = None if known is None else known()
     if found is None and provider is global_provider:
-        found = _global_set
+        found = _of_global_provider
     if found is None:
         found = Instruments(provider)
     if provider is global_provider:
-        _global_set = found
-    _sets[provider] = ref(found)
+        _of_global_provider = found
+    _by_provider[provider] = ref(found)
     return found
