@@ -70,8 +70,8 @@ class Reader:
     def read(self) -> FleetState:
         """The state of the fleet, in a thread of the HTTP server.
 
-        It takes 5 * TIMEOUT at most: one for the index, and four for `astatuses`. That asks for
-        some names at a time, begins with no more of them after three, and these may take one.
+        It takes 5 * TIMEOUT at most. The index takes one. `astatuses` asks for one part of the
+        names after another. It begins with no part after three, and the last part may take one.
         """
         return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result()
 

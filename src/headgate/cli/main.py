@@ -30,7 +30,8 @@ def main() -> None:
     logging.getLogger("headgate").addHandler(logging.NullHandler())
     code = run(args)
     if code == STORE_AWAY and args.verb != "run":
-        # This verb has nothing to deliver. The end of a process would try for 5 s all the same.
+        # At its end, a process tries for 5 s to deliver what is unsent. This one does not wait: the
+        # verb has failed, and its error says so.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
@@ -53,9 +54,10 @@ def run(args: Namespace) -> int:
 
 
 def open_closed_files() -> None:
-    """A shell may close files of the command: `>&-`. A socket would take the free number.
+    """Open the standard files that the shell has closed, such as by `>&-`.
 
-    Reading from such a stdin fails.
+    Otherwise a socket would get the number of the closed file. All are opened for writing alone, so
+    reading from such a stdin fails.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

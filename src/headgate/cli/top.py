@@ -69,7 +69,7 @@ class Reader:
     async def read(self) -> Snapshot:
         """Names with long queues are asked for first: there may be more names than MOST.
 
-        Raises StoreError if the names cannot be read, and Failure if none of them can.
+        Raises StoreError if the index cannot be read, and Failure if no status can.
         """
         names = await self._names.read()
         longest: list[str] = []

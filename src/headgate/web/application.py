@@ -41,8 +41,8 @@ from headgate.web.auth import Auth, comes_from_the_page, guard_of
 from headgate.web.poller import Poller
 from headgate.web.reading import Reader, View, part_of
 
-# Seconds after which a stream ends: a server that stops waits for it. A stream has one event at
-# least, also if a silent store takes longer.
+# A web server that stops waits for its streams. So each ends after these seconds, but not before
+# its first event, for which a silent store may take longer.
 LONGEST_STREAM = 5.0
 RETRY = 100  # milliseconds after which a browser asks for the next stream
 STREAM: Headers = (("X-Accel-Buffering", "no"),)  # nginx passes each event on at once
