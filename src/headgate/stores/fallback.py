@@ -175,8 +175,10 @@ class FallbackQueue(OuterQueue):
             raise
 
     def _away(self) -> bool:
-        """Whether the store is away. It is, too, if no limits are known: then `learn`, which comes
-        before each acquire of an attached limiter, has just failed.
+        """Whether the store is away.
+
+        Without known limits it is: each acquire of an attached limiter calls `learn` first, and
+        that has just failed.
         """
         return self._store.away(self._queue.key) or not self.declared.program
 

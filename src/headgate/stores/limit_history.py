@@ -17,7 +17,10 @@ REMEMBERED = 8  # former texts of one name
 
 
 class Declarations:
-    """The limits of one name in this process, as texts: those declared, and those of its update."""
+    """The limits of one name in this process: those declared, and those of its update.
+
+    All are texts: `program` of a `Declaration`, which compile.py explains.
+    """
 
     __slots__ = ("_former", "last", "overruling")
 

@@ -84,7 +84,7 @@ class RedisQueue:
     # Limits from the store ------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
-        """The limits in the store: if they are others, the session notes those of the reply."""
+        """Ask for the limits, if none are known. The session notes those that the reply names."""
         if not self.limits.has_limits:
             check_known(self.name, await self.routing.session().ask(AskDeclared()))
         return self.limits.present

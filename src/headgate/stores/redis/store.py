@@ -311,8 +311,8 @@ async def flush_queues(queues: list[RedisQueue]) -> None:
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
     """Flush in another loop, in a task of that loop, and return the error.
 
-    If the task never begins, this function has not made the coroutine of `flush_queues`. So Python
-    does not warn that it was never awaited.
+    The coroutine of `flush_queues` is made here, in the task. If it were made earlier, and the task
+    never began, Python would warn that it was never awaited.
     """
     return await trouble_of(flush_queues(queues))
 
