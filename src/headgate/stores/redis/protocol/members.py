@@ -37,7 +37,9 @@ def pairs(reply: Sequence[bytes]) -> Iterator[tuple[str, float]]:
 def waits_since(score: float) -> int | None:
     """Since when a waiter waits. None: an older version of headgate does not say."""
     place = int(score) + MOST
-    if place < 0:  # it was granted before a pause, and has its fence, a moment, as its place
+    # It waits again, because a pause delayed its grant (membership.lua). Its place is the fence of
+    # that grant, which is a moment, less MOST.
+    if place < 0:
         return place + MOST
     return place * PLACE if place * PLACE >= FIRST else None
 

@@ -19,7 +19,7 @@ Outcome = Answer | StatusAnswer | StoreError
 KNOWN = 0  # the store knows them
 DECLARED = 1  # this process declares them
 UPDATED = 2  # the same, and they overrule all others
-ASKED = 3  # nothing is declared, and no state is created for the name
+ASKED = 3  # the call only asks: nothing is declared, and the name gets no state
 OFFERED = 4  # nothing is declared; they hold until a process declares some, or offers others
 
 
@@ -33,6 +33,8 @@ class Promise(Protocol):
 
 
 class Caller(NamedTuple):
+    """The id of an acquire: its session, its number there, and its cost as text (`asked`)."""
+
     session_id: str
     number: int
     asked: str
@@ -54,7 +56,8 @@ class Operation:
     verb: ClassVar[str]
     # The least that its call must state about the limits.
     needs: ClassVar[int] = KNOWN
-    # It is a method of the user's limiter or permit, so a log line names it when it is given up.
+    # The user calls it by a method of a limiter or permit. So if it cannot be delivered, a log line
+    # names it.
     logged: ClassVar[bool] = True
     # A second one changes nothing, so it may be sent again after a refusal.
     repeatable: ClassVar[bool] = True
@@ -242,7 +245,10 @@ class AskStatus(WithinCall):
 
 @dataclass(slots=True, eq=False)
 class Watch(AskStatus):
-    """For the use of keys: the session of the whole limiter hears of pauses from now on."""
+    """For a whole limiter whose keys are used: the server notifies its session of a pause.
+
+    OFFERED, because the server keeps the session in the state of the name.
+    """
 
     needs = OFFERED
 

@@ -66,7 +66,8 @@ class Done(NamedTuple):
     """The call was carried out at `now`."""
 
     now: int
-    # Microseconds after which this session asks for the head of the queue. None: another does.
+    # Microseconds after which this session has to call again, so that the head of the queue gets
+    # its turn. None: another session calls.
     head: int | None
     answers: Sequence[Answer | StatusAnswer]
     outbox: Outbox
