@@ -214,7 +214,7 @@ async def test_a_process_that_only_looks_is_not_in_the_index(
     unknown.
     """
     user = client_of_its_own(own_server.url)
-    store_of(user).topology.indexes = False  # type: ignore[attr-defined]  # the end of its client would name the limiter
+    store_of(user).topology.may_index = False  # type: ignore[attr-defined]  # the end of its client would name the limiter
     await visit(Limiter(name, Concurrency(1), store=user))
     looker = Limiter.attach(name, store=own_server.url)
     unknown = Limiter.attach(f"{name}-unknown", store=own_server.url)

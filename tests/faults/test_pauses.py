@@ -330,7 +330,7 @@ async def test_many_backlogs_for_a_server_that_is_away_are_sent_together_and_les
 
     assert {type(each) for each in outcomes} == {StoreError}
     assert attempts[:6] == [1, 2, 3, 4, 5, 6]
-    assert all(queue_of(limiter).routing.last._failed_offers >= 5 for limiter in limiters)
+    assert all(queue_of(limiter).routing.last._failed_deliveries >= 5 for limiter in limiters)
 
 
 async def test_a_backlog_is_sent_as_soon_as_another_name_finds_the_server_back(

@@ -38,7 +38,7 @@ STANDING = (
 )
 # Timers that they may have while a store is away: they send their backlog again and look for the
 # store, with pauses.
-SEEKING = ("Offers.send_all", "_set_result_unless_cancelled")
+SEEKING = ("Backlog.poll_all", "_set_result_unless_cancelled")
 RESTING = {f"{OURS}client", f"{OURS}revive"}  # between two attempts
 
 

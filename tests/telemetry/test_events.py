@@ -311,7 +311,7 @@ def test_a_call_whose_script_the_server_lacked_has_no_error(own_server: Server, 
     """
     store = store_of(own_server.url)
     assert isinstance(store, RedisStore)
-    store.topology.functions = False
+    store.topology.may_use_functions = False
     limiter = Limiter(name, Concurrency(2), store=own_server.url)
     for _ in range(2):
         with limiter:

@@ -48,7 +48,7 @@ class Stub:
         self.attempts: list[int] = []
         self.during: Callable[[], object] = lambda: None  # runs while a call is written
         self.availability = SimpleNamespace(
-            offers=SimpleNamespace(add=lambda session, attempt: self.attempts.append(attempt)),
+            backlog=SimpleNamespace(add=lambda session, attempt: self.attempts.append(attempt)),
             note_outage=lambda session, error: None,  # no other session is there to know it
         )
         self.sending = SimpleNamespace(ready=self.asked.append, check_flush=lambda: None)

@@ -181,7 +181,7 @@ class FastPath:
         self, server: Endpoint, statement: int, words: tuple[str, ...], timeout: float
     ) -> Any:
         script = library().fast if statement == KNOWN else library().whole
-        connection, functions = self._connections[server], self._topology.functions
+        connection, functions = self._connections[server], self._topology.may_use_functions
         name = ("FCALL", script.function) if functions else ("EVALSHA", script.digest)
         start = monotonic()
         try:

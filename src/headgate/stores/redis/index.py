@@ -122,7 +122,7 @@ class Refresher:
 
     def _may_send(self) -> bool:
         client = self._client
-        return not client.closed and client.process == os.getpid() and client.topology.indexes
+        return not client.closed and client.process == os.getpid() and client.topology.may_index
 
     def _take_names(self) -> list[str]:
         return sorted({base_of(name) for name in self._used_names()})
@@ -194,7 +194,7 @@ class Refresher:
             return
         self._end()
         if not str(reply).startswith(TEMPORARY):
-            self._client.topology.indexes = False
+            self._client.topology.may_index = False
 
     def _note_label_key(self, reply: Any) -> None:
         """The reply is the position of the key that got the label. Later refreshes name only this

@@ -100,7 +100,7 @@ class LoopSession:
         self.traffic = self.machine.traffic
         self.why = "it has not answered in time"  # the reason for which the last call failed
         # How often the backlog could not be delivered since the last reply.
-        self._failed_offers = 0
+        self._failed_deliveries = 0
         # The client knows that there is something to send, and asks for the call.
         self._client_knows = False
         self._timer: TimerHandle | None = None  # for the session's next moment
@@ -228,7 +228,7 @@ class LoopSession:
         try:
             self.machine.on_reply(reply, monotonic())
             if self.traffic.failure is None:
-                self._failed_offers = 0
+                self._failed_deliveries = 0
         finally:
             self._update()
 
@@ -305,9 +305,9 @@ class LoopSession:
             )
         if traffic.failure is not None:
             self.why, traffic.failure = str(traffic.failure), None
-            self._failed_offers += 1
+            self._failed_deliveries += 1
             if traffic.owes:
-                self.client.availability.offers.add(self, self._failed_offers)
+                self.client.availability.backlog.add(self, self._failed_deliveries)
         if traffic.outage is not None:
             error, traffic.outage = traffic.outage, None
             self.client.availability.note_outage(self, error)

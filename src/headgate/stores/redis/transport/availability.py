@@ -33,25 +33,27 @@ class Closable(Protocol):
     def closed(self) -> bool: ...
 
 
-class Offers:
-    """The senders with a backlog for a server that was unavailable. They poll it after a pause."""
+class Backlog:
+    """The senders with unsent operations for a server that was unavailable. They poll it after a
+    pause.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._backlog: dict[Sender, None] = {}
+        self._senders: dict[Sender, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, sender: Sender, attempt: int) -> None:
         """Let `sender` poll later: together with the others, so that many ask as often as one."""
-        self._backlog[sender] = None
+        self._senders[sender] = None
         if self._timer is None:
-            self._timer = self.loop.call_later(backoff(attempt, REVIVAL), self.send_all)
+            self._timer = self.loop.call_later(backoff(attempt, REVIVAL), self.poll_all)
 
-    def send_all(self) -> None:
+    def poll_all(self) -> None:
         self.halt()
         self._timer = None
-        backlog, self._backlog = self._backlog, {}
-        for sender in backlog:
+        senders, self._senders = self._senders, {}
+        for sender in senders:
             sender.poll()
 
     def halt(self) -> None:
@@ -60,7 +62,7 @@ class Offers:
 
     def drop(self) -> None:
         self.halt()
-        self._backlog = {}
+        self._senders = {}
 
 
 class Availability:
@@ -74,13 +76,13 @@ class Availability:
         self.suspects: dict[Endpoint | None, Exception] = {}
         # The number of attempts to reach each server since its last answer.
         self._attempts: dict[Endpoint | None, int] = {}
-        # A call to these parts has failed for good, and none was answered since. Until then, the
-        # first call of a sender is not retried there.
+        # A call to these parts has failed for good, and none was answered since. Until one is
+        # answered, the first call of a sender is not retried there.
         self._abandoned: set[Endpoint | None] = set()
         # The same parts, and those that are not ready. Acquires may do without them
         # (`on_store_error`) until a call or a PING is answered.
         self.unavailable: set[Endpoint | None] = set()
-        self.offers = Offers(client.loop)
+        self.backlog = Backlog(client.loop)
         self._outages = outages_of(client.topology)
         # The tasks, by part, see `_revive`.
         self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}
@@ -116,7 +118,7 @@ class Availability:
 
     def _reached(self, node: Node, part: Endpoint | None) -> None:
         if part in self._abandoned:
-            self.offers.send_all()
+            self.backlog.poll_all()
         # None: see `note_reply`.
         for known in (node.endpoint, None):
             self._attempts.pop(known, None)
@@ -186,5 +188,5 @@ class Availability:
 
         The store may refer to the client for long, and would not be collected either.
         """
-        self.offers.drop()
+        self.backlog.drop()
         self.suspects.clear()

@@ -64,7 +64,10 @@ def said_by_sentinel(role: Any) -> bool:
 
 
 async def stay_open(*_: object, **__: object) -> None:
-    """In place of redis-py's `disconnect`. Where no loop runs, that one drops an open stream."""
+    """Do nothing, in place of redis-py's `disconnect`.
+
+    Outside a running loop, that one may drop the stream without closing it.
+    """
 
 
 def close(connection: AbstractConnection, loop: asyncio.AbstractEventLoop) -> None:

@@ -70,7 +70,7 @@ class Lifecycle:
             for _ in range(3):
                 await asyncio.sleep(0)
             await self._drain()
-            await self.say_last()
+            await self.run_before_end()
             self.end()
             # Some tasks may have started after the loop began to end. No other code waits for them.
             if tasks := self._client.tasks():
@@ -79,7 +79,7 @@ class Lifecycle:
         finally:
             self._client.close()
 
-    async def say_last(self) -> None:
+    async def run_before_end(self) -> None:
         if self.before_end is not None:
             await self.before_end()
 

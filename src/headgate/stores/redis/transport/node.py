@@ -255,7 +255,8 @@ class Node:
         """Send a call of `sender` now. False: nothing is sent, so the caller sends it later.
 
         While other calls are in flight, it is better sent at the end of the loop's turn, in one
-        write with those of other senders. A connection that is buffering joins the writes anyway.
+        write with those of other senders. But while the connection buffers commands, it will write
+        this one together with them.
         """
         busy = self.calls and not self.connection.is_buffering()
         if self.writing or self.closed or busy:
@@ -281,7 +282,7 @@ class Node:
         if command.for_others and self.client.topology.may_ping:
             must_write = self._ping_first()
         if call.there is not None:
-            self.send_command(_anything, "ASKING")
+            self.send_command(_ignore, "ASKING")
         name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
         self.send_command(call, *name, *command.words)
         if must_write:
@@ -315,7 +316,7 @@ class Node:
 
     def _by_function(self) -> bool:
         over = not self._scripts_until or self.client.loop.time() >= self._scripts_until
-        return over and self.client.topology.functions
+        return over and self.client.topology.may_use_functions
 
     def _look_at_calls(self) -> None:
         """Cut the connection if the server has not answered the oldest call in time."""
@@ -364,7 +365,7 @@ class Node:
         """Retry a call that was refused before the server did anything. Otherwise it fails."""
         elsewhere = ELSEWHERE.fullmatch(refusal)
         if is_unknown("FCALL", refusal) or is_denied("FCALL", refusal):
-            self.client.topology.functions = False
+            self.client.topology.may_use_functions = False
             self.send_call(call)
         elif refusal.startswith(MISSING):
             self._load(call)
@@ -398,7 +399,7 @@ class Node:
         lead to another server by now.
         """
         lacks_keys = refusal.startswith("TRYAGAIN") and call.may_lack_keys
-        if lacks_keys and self.client.topology.functions:
+        if lacks_keys and self.client.topology.may_use_functions:
             self._create_keys(call)
             return
         reconnection, demoted = self.client.reconnection, refusal.startswith("READONLY")
@@ -406,8 +407,8 @@ class Node:
             call.sender.node = None
             reconnection.check_topology(self)
         self.client.availability.note_refusal(call)
-        # A call of a demoted server goes on at once. It keeps `sent_on`, or two servers could send
-        # it to each other for ever. Other calls pause first.
+        # If the server was demoted, the call leaves for another one at once. So it keeps `sent_on`:
+        # otherwise two servers could send it to each other for ever. Other calls pause first.
         again = call._replace(there=None, sent_on=call.sent_on and demoted)
         if not reconnection.may_retry(call):
             self.answer(call, ResponseError(refusal))
@@ -431,8 +432,8 @@ class Node:
         """
         for key, (verb, *words) in zip(call.command.keys, PLACEHOLDERS, strict=True):
             for command in ((verb, key, *words), ("PEXPIRE", key, MINUTE, "NX")):
-                self.send_command(_anything, "ASKING")
-                self.send_command(_anything, *command)
+                self.send_command(_ignore, "ASKING")
+                self.send_command(_ignore, *command)
         self.send_call(call._replace(keys_created=True))
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
@@ -477,7 +478,7 @@ class Node:
             self.send_call(call)
         else:
             if call.there is not None:
-                self.send_command(_anything, "ASKING")
+                self.send_command(_ignore, "ASKING")
             self.send_command(call._replace(by_text=True), "EVAL", script.text, *call.command.words)
 
     def _loaded(self, reply: Any) -> None:
@@ -485,7 +486,7 @@ class Node:
         self._loading.discard(LIBRARY)
         refusal = str(reply).lower() if isinstance(reply, HiredisError) else ""
         if refusal.startswith(("noperm", "err unknown")):
-            self.client.topology.functions = False
+            self.client.topology.may_use_functions = False
         elif refusal and "already exists" not in refusal:
             self._scripts_until = self.client.loop.time() + REPLY_TIMEOUT
 
@@ -527,5 +528,5 @@ class Node:
         self._watch = self._idle = None
 
 
-def _anything(reply: Any) -> None:
+def _ignore(reply: Any) -> None:
     """Ignore this reply. The call behind it gets an answer in any case."""

@@ -91,7 +91,8 @@ class Sending:
                 self._send_next(senders[0])
                 del senders[0]
         except BaseException:
-            # `put_off` may have done so for the first of them. The second time, it has no call.
+            # `put_off` may have done this for the first of them. Twice is harmless: the second
+            # time, it has no call to send.
             for sender in senders:
                 self._loop.call_later(PAUSE, self.ready, sender)
             raise

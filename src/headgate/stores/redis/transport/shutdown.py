@@ -112,7 +112,7 @@ async def _deliver(until: float) -> list[Unsent]:
 async def _deliver_one(client: Client, until: float) -> None:
     if client.loop is asyncio.get_running_loop():
         await client.lifecycle.keeper.deliver(client, until)
-        await client.lifecycle.say_last()
+        await client.lifecycle.run_before_end()
     else:
         await _deliver_in_other_loop(client, until)
 

@@ -65,7 +65,9 @@ class Subscriptions:
     def notifies(self, sender: Sender) -> bool:
         """Whether the server that keeps the name notifies this client."""
         node, topology = sender.node, self._client.topology
-        if node is None or (topology.several and not (topology.sharded and topology.functions)):
+        if node is None or (
+            topology.several and not (topology.sharded and topology.may_use_functions)
+        ):
             # Without sharded channels, the subscription may be at another server. Without
             # functions, a server does not notice that a name is new to it (reply_cache.lua).
             return False

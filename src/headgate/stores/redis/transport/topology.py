@@ -35,9 +35,9 @@ class Topology:
     Here one primary has all names. A Cluster replaces each method.
     """
 
-    # This user may call functions, may ask for INFO, may PING, may keep the index and may use
-    # sharded channels, as far as is known. Only a Cluster has sharded channels.
-    functions = may_ask_info = may_ping = indexes = True
+    # The rights of this user, as far as is known. False, too, if the server has no functions.
+    may_use_functions = may_ask_info = may_ping = may_index = True
+    # Sharded channels are used. Only a Cluster has them.
     sharded = False
     # The store has several servers, each with its own names.
     several = False
