@@ -110,7 +110,8 @@ class StoreError(HeadgateError):
     - "lost": the connection ended, or could not be made for another reason.
     - "reply": the server answered with an error, or its answer makes no sense.
     - "thread": the call came in headgate's own thread, where it would have waited for itself.
-      Python's garbage collector also runs finalizers (`__del__`) and weakref callbacks there.
+      Python's garbage collector also runs finalizers (`__del__`) and weakref callbacks there. Or
+      headgate could start no thread of its own.
 
     `__cause__` is the original exception, if there was one.
     """

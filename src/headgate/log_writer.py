@@ -23,7 +23,7 @@ from typing import Any
 
 from headgate.closing import end_task_waits
 from headgate.forks import end_waits
-from headgate.threads import begin
+from headgate.threads import NoThreadError, begin
 
 LOGGER = logging.getLogger("headgate")
 MAX_LINES = 4096  # lines that wait for a slow handler; later ones are dropped and counted
@@ -103,8 +103,7 @@ class Writer:
             _register_end_of_child()
             try:
                 begin(self._run, "headgate-log")
-            # There are too many threads, or the interpreter ends: the line stays queued.
-            except RuntimeError:
+            except NoThreadError:  # the line stays queued
                 return False
         return True
 

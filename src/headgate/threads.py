@@ -17,20 +17,34 @@ T = TypeVar("T")
 CHECK = 0.5  # seconds between two checks that another thread still runs
 
 
+class NoThreadError(RuntimeError):
+    """No thread can start."""
+
+    def __init__(self, error: RuntimeError) -> None:
+        super().__init__(*error.args)
+        # Otherwise the process has too many threads, or too little memory.
+        self.process_ends = "shutdown" in str(error)
+
+
 def begin(work: Callable[[], object], name: str) -> int:
     """Run `work` in a daemon thread, and return the thread's identifier.
 
-    Never blocks, and may be called in a signal handler. Raises RuntimeError when the process has
-    too many threads, or ends. An exception that another thread sends to the caller
-    (`PyThreadState_SetAsyncExc`) may reach the new thread instead, and end it before `work` begins.
-    So a caller that waits for the thread checks every CHECK seconds that it runs.
+    Never blocks, and may be called in a signal handler. Raises NoThreadError. An exception that
+    another thread sends to the caller (`PyThreadState_SetAsyncExc`) may reach the new thread
+    instead, and end it before `work` begins. So a caller that waits for the thread checks every
+    CHECK seconds that it runs.
     """
 
     def run() -> None:
         threading.current_thread().name = name
         work()
 
-    return _thread.start_new_thread(run, ())
+    try:
+        return _thread.start_new_thread(run, ())
+    except RuntimeError as error:
+        if "new thread" not in str(error):
+            raise  # a signal handler raised it
+        raise NoThreadError(error) from None
 
 
 def runs(thread: int) -> bool:

@@ -36,6 +36,30 @@ def evicting(own_server: Server) -> str:
     return own_server.user_url
 
 
+@pytest.mark.parametrize("earlier", ["nothing", "task"])
+def test_a_process_at_its_limit_of_threads_has_an_error_until_one_can_start(
+    earlier: str, name: str, redis_url: str
+) -> None:
+    """L5: tasks go on meanwhile."""
+    lines = finished("no_threads", redis_url, name, earlier, "limit").splitlines()
+
+    error = "thread headgate needs a thread for calls outside an event loop, and this process"
+    before = ["a task enters"] if earlier == "task" else []
+    assert lines[: len(before)] == before
+    assert [line[: len(error)] for line in lines[len(before) : -3]] == [error, error]
+    assert lines[-3:] == ["a task enters", "waits", "enters"]
+
+
+@pytest.mark.parametrize("earlier", ["nothing", "task"])
+def test_a_callback_of_atexit_can_be_the_first_to_use_a_limiter(
+    earlier: str, name: str, redis_url: str
+) -> None:
+    """L5."""
+    lines = finished("no_threads", redis_url, name, earlier, "exit").splitlines()
+
+    assert lines[-2:] == ["waits", "enters"]
+
+
 def alerts(process: Running) -> int:
     """How many log lines the handler has let pass, after one more entry."""
     process.tell("enter")

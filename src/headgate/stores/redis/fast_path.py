@@ -30,7 +30,7 @@ from headgate.stores.redis.protocol.operations import KNOWN, UPDATED, Caller, ne
 from headgate.stores.redis.protocol.replies import parse_grant
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import REPLY_TIMEOUT, SILENCE, pack
-from headgate.threads import CHECK, begin, runs
+from headgate.threads import CHECK, NoThreadError, begin, runs
 
 if TYPE_CHECKING:
     import socket
@@ -209,7 +209,10 @@ class FastPath:
         """
         opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
         self._opened = opened
-        thread = begin(partial(connect, server, timeout, opened), "headgate-connect")
+        try:
+            thread = begin(partial(connect, server, timeout, opened), "headgate-connect")
+        except NoThreadError:  # the portal may run already
+            return False
         connection, running = None, True
         # `running` is read before the result. So the loop looks for a result once more after the
         # thread has ended.

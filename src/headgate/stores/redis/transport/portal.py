@@ -24,13 +24,17 @@ from typing import Any, Generic, TypeVar, cast
 
 from headgate.errors import StoreError
 from headgate.forks import WAITING, begin_wait, exit_error, fork_error
-from headgate.threads import CHECK, begin, runs
+from headgate.threads import CHECK, NoThreadError, begin, runs
 
 T = TypeVar("T")
 # A client's lifecycle task has this name. Cancelling the task ends the client.
 LIFECYCLE = "headgate-client"
 # The seconds in which the clients can close their connections, after all calls were sent.
 CLOSING = 1.0
+NO_THREAD = (
+    "headgate needs a thread for calls outside an event loop, and this process can start none: it "
+    "has too many threads or too little memory. Raise that limit."
+)
 # The seconds for which a daemon thread waits for the end of the process, rather than fail.
 ENDING = 1.0
 
@@ -68,7 +72,8 @@ class NoPortalError(RuntimeError):
 class Portal:
     """A running loop for blocking callers.
 
-    If no thread can start, because the interpreter ends, the loop runs in the caller's thread.
+    If no thread can start, a later call tries it again. If none can start any more, because the
+    process ends, the loop runs in the thread of each call.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -99,10 +104,11 @@ class Portal:
         thread = 0
         try:
             thread = begin(self._run, "headgate-portal")
-        except RuntimeError:
+        except NoThreadError:
             if self._claim.acquire(blocking=False):
                 self.threadless = True
                 self._open()
+                self._claim.release()
         while not self._ready.acquire(timeout=CHECK):
             if not runs(thread):  # It may have ended before `_run`: see `begin`.
                 thread = begin(self._run, "headgate-portal")
@@ -130,7 +136,10 @@ class Portal:
             return
         with self._running:
             _threads.add(threading.get_ident())
-            self._open()
+            if self.threadless:
+                self.thread, self.threadless = threading.get_ident(), False
+            else:
+                self._open()
             if self._trouble is None:
                 asyncio.set_event_loop(self.loop)
                 self.loop.run_forever()
@@ -151,8 +160,12 @@ class Portal:
             self.loop.call_soon(self._callbacks.popleft())
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of `work`: see `answer`."""
-        return self.answer(BlockingCall(work))
+        """Return the result of `work`. If no thread could start, the loop runs in this one."""
+        call = BlockingCall(work)
+        return self._run_here(call) if self.threadless else self.answer(call)
+
+    def _run_here(self, call: BlockingCall[T]) -> T:
+        return self.loop.run_until_complete(call.run_here())
 
     def answer(self, call: BlockingCall[T], timeout: float | None = None) -> T:
         """Return the result of the task of `call`. Raise Empty after `timeout` seconds.
@@ -160,7 +173,12 @@ class Portal:
         An exception that a signal handler raises here cancels the task.
         """
         if self.threadless:
-            return self.loop.run_until_complete(call.work())
+            try:
+                begin(self._run, "headgate-portal")
+            except NoThreadError as error:
+                if error.process_ends:
+                    return self._run_here(call)
+                raise StoreError(NO_THREAD, "thread") from error
         try:
             begin_wait(call)
             if self._of_parent:  # the fork came before `begin_wait`, so it did not find the call
@@ -281,8 +299,15 @@ class BlockingCall(Generic[T]):
         self._task = self._context.run(asyncio.get_running_loop().create_task, self.work())
         self._task.add_done_callback(self._done)
 
+    async def run_here(self) -> T:
+        """In a portal without a thread: the result of the task."""
+        return await self.work()
+
     def say(self, news: object) -> None:
-        self._messages.put(news)
+        if threading.get_ident() != self.thread:
+            self._messages.put(news)
+        elif self._on_message is not None:  # the portal has no thread of its own
+            self._on_message(news)
 
     def give_up(self) -> None:
         self._abandoned = True
