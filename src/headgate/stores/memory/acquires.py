@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 
 class Acquires:
+    """The part of `MemoryQueue` that acquires. `MemoryQueue` sets the attributes."""
+
     __slots__ = (
         "__weakref__",
         "_clock",

@@ -1,7 +1,7 @@
 """The fast path of the memory store: `async with` and `with` for one permit without options.
 
-They admit only where the gate would. If they decline, the caller asks the queue. Each queue builds
-them anew when its limits change.
+The functions admit only where the gate would. If one declines, the caller asks the queue. Each
+queue builds them anew when its limits change.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ Build = Callable[["Acquires", WaitQueue, Enter], Enter]
 
 
 def counted_enter() -> tuple[Build, Callable[[], int]]:
-    """Two functions of one queue. The first builds a `build_pooled_enter` that counts its entries.
+    """Two functions of one queue. The first is like `build_pooled_enter`, and counts the entries.
     The second returns the number of entries since its last call.
 
     The count is a local variable, because an attribute would cost twice as much (benchmarks,

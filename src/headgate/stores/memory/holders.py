@@ -21,10 +21,11 @@ A = TypeVar("A")
 class Holders:
     """The permits that are held, and the pool of those that were released and still count as held.
 
-    The rules of concurrency limits count the units in use. A later limit needs the permits, too:
+    The rules of concurrency limits count the units in use. Limits that are declared later also
+    count the present permits, so their number must be known:
 
     - A usual permit has one of each unit. If a limit counts it (`counted`), the number of usual
-      permits follows from that rule. Otherwise `inside` has an entry for each.
+      permits follows from the rule of that limit. Otherwise `inside` has an entry for each.
     - `_units` has the numbers of all other permits, by their units.
     """
 
@@ -143,7 +144,10 @@ class Holders:
             self.inside += [None] * number
 
     def forget(self) -> None:
-        """In the child of a fork. Empty the old pool: code without the lock may go on with it."""
+        """In the child of a fork: the permits are the parent's.
+
+        Code without the lock may go on with the old pool. So that one is emptied and replaced.
+        """
         self.pool.clear()
         self.pool = []
         self._units.clear()

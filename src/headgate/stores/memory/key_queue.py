@@ -145,7 +145,7 @@ class KeyQueue:
 
     @property
     def declared(self) -> Declaration:
-        """Before the first acquire: the limits that hold once it has declared its own."""
+        """The limits that hold. Before the first acquire: those that will hold after it."""
         state, own = self._store.kept.get(self.name), self._own
         if state is None or state.declared is own:
             return own
@@ -188,11 +188,11 @@ class KeyQueue:
             state.leave()
 
     def _admit(self, block: int) -> tuple[int, int] | None:
-        """Take one token if it is there now. Returns the moment and the fence.
+        """Take one token. Returns the moment and the fence.
 
-        `block`: 1 for a caller that enters a block, else 0. None, too, if the whole queue of the
-        key has to decide. An exception may come wherever Python runs a signal handler: see
-        fast_path.py.
+        None: no token is there now, or the whole queue of the key has to decide. `block`: 1 for a
+        caller that enters a block, else 0. An exception may come wherever Python runs a signal
+        handler: see fast_path.py.
         """
         lock = self._store.lock
         is_released, passed = False, None
@@ -227,10 +227,11 @@ class KeyQueue:
             fresh = store.begin_key(name, self._own, t)
         if store.pauses:
             # In a pause of the limiter with all its keys, callers wait in the whole queue. A
-            # handler may run in this call, so the state counts as a known one.
+            # handler may run in this call and change the state, so it is no longer fresh.
             paused, fresh = pause_left(store, name), None
-        # No call comes from here, or from the end of `begin_key`, to `busy`. From then on a handler
-        # changes nothing, and leaves the deferred calls to this caller.
+        # No call comes from here to `busy`, nor from the end of `begin_key`. So no handler changes
+        # the state there. Later a handler finds it busy: it changes nothing, and leaves the
+        # deferred calls to this caller.
         state: Any = kept[name] if name in kept else None  # noqa: SIM401 - `get` is a call
         if state.__class__ not in STATE_CLASSES or state.busy or paused:
             return None

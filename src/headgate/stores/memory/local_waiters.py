@@ -66,7 +66,10 @@ class LocalWaiters:
         self._gate.queue.pop(self, None)
 
     def forget(self) -> None:
-        """In the child of a fork. Empty the old deque: code without the lock may go on with it."""
+        """In the child of a fork: the waiters are the parent's.
+
+        Code without the lock may go on with the old deque. So that one is emptied and replaced.
+        """
         for those in (self.futures, self.migrated, self._migrating):
             those.clear()
         self.futures, self.loops = deque(), Loops()

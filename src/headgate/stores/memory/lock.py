@@ -125,8 +125,9 @@ class Lock:
             self.run_all_deferred()
 
     def run_or_defer(self, act: Callable[[], None]) -> None:
-        """Have `act` run under the lock, now or by the thread that has it. Does not wait for the
-        lock, but for at most GIVE_WAY while very many calls are deferred.
+        """Have `act` run under the lock, now or by the thread that has it.
+
+        It waits for the lock only while very many calls are deferred, and for GIVE_WAY at most.
 
         `act` must be a Python function: no signal handler runs when it returns. It must take effect
         in its last step: after an exception before that, it runs again.
@@ -143,7 +144,7 @@ class Lock:
             self.run_all_deferred()
 
     def _give_way(self) -> None:
-        """Give the thread that has the lock time to run all deferred calls, as its caller waits.
+        """Let the thread that has the lock run all deferred calls, and go on with its own work.
 
         Code that has interrupted locked code does not wait. A thread waits for GIVE_WAY at most.
         """

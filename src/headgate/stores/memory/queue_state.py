@@ -31,6 +31,8 @@ UNHELD = ConcurrencyRule("", 0, 0)  # stands in for a concurrency limit if there
 
 
 class OwnStore(Protocol):
+    """The store, as its queues see it."""
+
     clock: Clock
     is_share: bool
 
@@ -113,7 +115,10 @@ class QueueState:
         self._gate.rules = copy(self._gate.rules)
 
     def prepare(self, declares: bool = True) -> None:
-        """Reopen a closed queue. `declares`: for an acquire, which declares the present limits."""
+        """Reopen a closed fast path. A pause keeps it closed, and so do undeclared limits.
+
+        `declares`: for an acquire, which declares the present limits.
+        """
         if self.fast_path_closed:
             if declares and self.undeclared:
                 self._declarations.declare(self.waiting.declared.program)
@@ -226,7 +231,7 @@ class QueueState:
     def _update(self, declared: Declaration, former: Declaration | None) -> None:
         self.prepare(declares=False)
         present = self.waiting.declared
-        # Note the limits that it replaces as declared, so that it overrules them from now on.
+        # The update overrules the limits in the code, too, even if no acquire has declared them.
         if former is not None or self.undeclared:
             self._declarations.declare((former or present).program)
         self._declarations.update(declared.program)
@@ -293,7 +298,7 @@ class QueueState:
         self._rebuild()
         self.waiting.advance()
 
-    def try_evict(self, _: None) -> bool:
+    def try_evict(self, _: None) -> bool:  # `Lock.run` passes an argument
         """Close the fast path, if forgetting the queue changes nothing. Returns whether it did."""
         self.waiting.advance()
         self._evicted = self._gate.idle_at() <= self._clock.now() and not (

@@ -76,7 +76,7 @@ class MemoryStore:
         if queue is None:  # a known one needs no lock
             try:
                 queue = self.lock.run(lambda name: self._queue(name, declared), name)
-            except Reentered:
+            except Reentered:  # this code has interrupted a step, so its thread has the lock
                 queue = self._queue(name, declared)
         if len(self.kept) > self._most:
             self._forget_idle()
@@ -122,7 +122,8 @@ class MemoryStore:
         queue = self.kept.get(name)
         if isinstance(queue, MemoryQueue):
             self._queues[name] = queue
-            self._pause_key(queue)  # `pause_keys` may have missed it, but noted the pause before
+            # `pause_keys` notes a pause before it looks for queues. It may have missed this one.
+            self._pause_key(queue)
 
     def _pause_key(self, queue: MemoryQueue) -> None:
         if self.pauses and (until := self.pauses.get(whole_of(queue.name) or "")):
@@ -255,7 +256,7 @@ class MemoryStore:
         self.lock.forked(lambda: None)
         for _, state in self._key_states():
             state.inside = 0  # the blocks are the parent's
-            # With the lock, this thread is in the admission, which goes on in the child.
+            # If this thread has the lock, it is in the admission, which goes on in the child.
             state.busy = state.busy and has_lock()
         for queue in self.queues():
             queue.forked()

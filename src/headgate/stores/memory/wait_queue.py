@@ -80,7 +80,7 @@ class WaitQueue:
         if self.pooling and gate.queue and request.plain:
             # It asks for one permit, waits for as long as it takes, and others wait before it.
             gate.join(waiter, request.units, gate.rules.usual)
-            waiter.since = self._clock.now()  # no step has told the gate the time
+            waiter.since = self._clock.now()  # `gate.t` may be old
             self._note_loop(waiter)
             if self.holders.pool:
                 self.advance()
@@ -144,7 +144,8 @@ class WaitQueue:
         first = next(iter(gate.queue), None) is waiter
         self.advance()
         if waiter.grant is not None:
-            # If others were before it, it sleeps once more, so that their tasks run first.
+            # If others were before it, it sleeps once more, so that their tasks run first. This
+            # sleep is short: `advance` has woken it.
             return first
         if waiter.refused is not None:
             return waiter.refused
@@ -176,7 +177,7 @@ class WaitQueue:
         self._schedule_head()
 
     def advance_later(self) -> None:
-        """Advance after the step that runs now. Either may run again after an exception."""
+        """Advance after the present step. After an exception, both may run again."""
         # Without waiters, `advance` can still let released permits stay in the pool again.
         if self.local.futures or self.gate.queue or (not self.pooling and self.declared.timeless):
             self._lock.deferred.append((self._lock, self.advance))
@@ -222,7 +223,7 @@ class WaitQueue:
                 head.wake()
                 head.check_at = moment
 
-    def next_at(self, _: None) -> int:
+    def next_at(self, _: None) -> int:  # `Lock.run` passes an argument
         return self.gate.next_at()
 
     # Releasing ------------------------------------------------------------------------------------
@@ -243,11 +244,12 @@ class WaitQueue:
         self.holders.give_back({})
 
     def hand_to_head(self) -> None:
-        """Hand a block's permit, which stays counted, to the head if it asks for just that."""
+        """Hand a block's permit, which stays counted, to the head if it asks for one permit."""
         gate = self.gate
         self.local.migrate()
         self.advance_later()  # it also wakes the head
         waiter = cast("Waiter | None", next(iter(gate.queue), None)) if self.pooling else None
+        # `rules.plain`: the entry of each acquire of one permit.
         if waiter is None or waiter.grant is not None or gate.queue[waiter] is not gate.rules.plain:
             self.holders.give_back({})
             return
@@ -275,6 +277,7 @@ class WaitQueue:
             self.undo(waiter)
             self.local.migrated.pop(id(future), None)
         elif future.done() and not future.cancelled() and future.exception() is None:
+            # A leaving caller has handed its permit to this task: see fast_path.py.
             marker = future.result()
             if marker in self.starting:
                 self.release_one()
@@ -284,7 +287,8 @@ class WaitQueue:
         if waiter.grant is not None:
             units = waiter.request.units
             if not waiter.holds:
-                self.holders.add_late(units)  # it was not counted, and the next lines count it out
+                # It was not counted, but the next lines take it off the counts.
+                self.holders.add_late(units)
             self.gate.cancel(self._clock.now(), units, waiter.grant.t)
             self.holders.remove(units)
             waiter.grant = None
@@ -317,7 +321,7 @@ class WaitQueue:
         """In the child of a fork: waiters and held permits belong to the parent."""
         self.local.epoch += 1
         self.first_epoch = self.local.epoch
-        # Code without the lock may go on with the old deque.
+        # Code without the lock may go on with the old deque. So that one is emptied and replaced.
         self.starting.clear()
         self.starting = deque()
         self.local.forget()

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from headgate.request import Request
     from headgate.waiting import Waiting
 
-# Of local waiters. A result is a `starting` marker (granted), or the `MigratedWaiter` of the task.
+# Of the tasks in local_waiters.py. A task that was handed its permit gets a marker as the result:
+# see `WaitQueue.starting`. One that has migrated into the gate's queue gets its `MigratedWaiter`.
 Futures = deque[Future[Any]]
 
 
 class Event:
-    """For one thread. A wait consumes it. An exception in the middle of a call leaves it whole."""
+    """For one thread. Each `wait` resets it. An exception in the middle of a call does no harm."""
 
     __slots__ = ("_lock",)
 
@@ -119,14 +120,14 @@ class TaskWaiter(Waiter):
 class MigratedWaiter(TaskWaiter):
     """The waiter of a task that has migrated: see local_waiters.py."""
 
-    seen = False  # the task has run since, and waits by this waiter
+    seen = False  # the task has run since it migrated, and waits by this waiter
 
     def wake(self) -> bool:
-        if not hasattr(self, "future"):  # a former call dropped it below: the task has its grant
+        if not hasattr(self, "future"):  # an earlier call has deleted it, as below
             return True
         woken = super().wake()
-        # `migrated` keeps this waiter until the task runs, which it may never do: its loop may be
-        # dropped. The future would keep the task.
+        # `LocalWaiters.migrated` keeps this waiter until the task runs. If the loop is dropped, it
+        # never runs, and the future would keep the task alive.
         if self.grant is not None and not self.seen:
             del self.future
         return woken
