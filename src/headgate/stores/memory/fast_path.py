@@ -188,7 +188,7 @@ def build_pooled_wait(
     pool, append, starting = waiters.holders.pool, waiters.local.futures.append, waiters.starting
     gate, rules = waiters.gate, waiters.gate.rules
     # The check below looks at this limit alone. If it has no room, the others do not matter.
-    slots = cast(ConcurrencyRule, rules.single[0][0])
+    rule = cast(ConcurrencyRule, rules.single[0][0])
 
     async def enter_waiting(request: Request) -> None:
         if gate.queue or not request.plain:
@@ -205,7 +205,7 @@ def build_pooled_wait(
                 closing.add_waiting(entry)
                 append(future)
                 # If there may be room, the queue decides.
-                if pool or slots.used < slots.capacity or gate.rules is not rules:
+                if pool or rule.used < rule.capacity or gate.rules is not rules:
                     queue.advance()
                 result = await future
                 if counts is not None:

@@ -114,7 +114,7 @@ class Holders:
     def _usual(self) -> int:
         """The number of usual permits that limits count."""
         # Their cost is 1 or 0. Each limit where it is 1 gives the same number.
-        return max((slots.used - others for slots, cost, others in self._uses() if cost), default=0)
+        return max((rule.used - others for rule, cost, others in self._uses() if cost), default=0)
 
     def uncount(self) -> int:
         """Stop counting the usual permits, and return their number."""
@@ -135,8 +135,8 @@ class Holders:
         number = self._uncounted
         if number is None:
             return
-        for slots, cost, others in self._uses():
-            slots.used = number * cost + others
+        for rule, cost, others in self._uses():
+            rule.used = number * cost + others
         self.counted = any(rule.holds for rule, _ in self._gate.rules.single)
         # No call comes between these lines, so an interrupt does not count a permit twice.
         self._uncounted = None

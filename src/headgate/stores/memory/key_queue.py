@@ -88,7 +88,7 @@ STATES: dict[Any, Any] = {
 STATE_CLASSES = frozenset(STATES.values())
 
 
-def begun(declared: Declaration, t: int) -> KeyState:
+def new_state(declared: Declaration, t: int) -> KeyState:
     """The state of a new key at `t`."""
     make = declared.make_state
     if make is None:
@@ -124,13 +124,13 @@ class KeyQueue:
     Its first acquire declares its limits, as `Undeclared` does for the whole limiter.
     """
 
-    __slots__ = ("_begun", "_own", "_store", "name")
+    __slots__ = ("_has_declared", "_own", "_store", "name")
 
     def __init__(self, store: KeyStore, name: str, own: Declaration) -> None:
         self.name = name
         self._store = store
         self._own = own
-        self._begun = False  # an acquire or an update has declared its limits
+        self._has_declared = False  # an acquire or an update has declared its limits
 
     def _open(self, in_use: bool = False) -> MemoryQueue:
         """The whole queue. Raises Reentered in code that has interrupted an admission.
@@ -149,22 +149,22 @@ class KeyQueue:
         state, own = self._store.kept.get(self.name), self._own
         if state is None or state.declared is own:
             return own
-        if self._begun:
+        if self._has_declared:
             return cast("Declaration", state.declared)
         return state.foresee(own) if isinstance(state, MemoryQueue) else own
 
-    def _begin(self) -> None:
+    def _declare_own(self) -> None:
         """Declare the limits, unless they hold already."""
         kept = self._store.kept
         if self.name in kept and kept[self.name].declared is not self._own:
             self.follow(self._own)
-        self._begun = True
+        self._has_declared = True
 
     # Blocks ---------------------------------------------------------------------------------------
 
     def enter(self) -> bool:
-        if not self._begun:
-            self._begin()
+        if not self._has_declared:
+            self._declare_own()
         if self._admit(1) is not None:
             return True
         state = self._store.kept.get(self.name)
@@ -278,8 +278,8 @@ class KeyQueue:
             return Refusal(0.0)
 
     def _try(self, request: Request) -> Permit | None:
-        if not self._begun:
-            self._begin()
+        if not self._has_declared:
+            self._declare_own()
         if request.units or self._store.kept.get(self.name).__class__ is MemoryQueue:
             return None
         grant = self._admit(0)
@@ -321,10 +321,10 @@ class KeyQueue:
     def change(self, change: Change) -> None:
         """As `Undeclared.change`."""
         if isinstance(change, Update):
-            former = None if self._begun else self._own
+            former = None if self._has_declared else self._own
             change = Update(change.declared, former, change.reason)
         self._run_or_defer(lambda queue: queue.change(change))
-        self._begun = self._begun or isinstance(change, Update)
+        self._has_declared = self._has_declared or isinstance(change, Update)
 
     async def achange(self, change: Change) -> None:
         self.change(change)

@@ -12,14 +12,14 @@ from headgate.stores.memory.queue import MemoryQueue, members, oldest_wait, wait
 from headgate.stores.status import QueueLength, longest
 
 
-class OwnStore(Protocol):
+class ListedStore(Protocol):
     def queues(self) -> list[MemoryQueue]: ...
     def declarations(self) -> list[tuple[str, Declaration]]: ...
     def open_queue(self, name: str, declared: Declaration) -> MemoryQueue: ...
 
 
 class MemoryLists:
-    def __init__(self, store: OwnStore) -> None:
+    def __init__(self, store: ListedStore) -> None:
         self._store = store
 
     def _known(self) -> list[str]:

@@ -108,7 +108,7 @@ class MemoryQueue(Acquires):
     def accept(self, declared: Declaration, known: bool) -> None:
         """Go by these limits, if no acquire has declared any. `known` is for other stores."""
         if self._state.undeclared and declared.program != self.declared.program:
-            self._lock.run_or_defer(lambda: self._state.assume(declared))
+            self._lock.run_or_defer(lambda: self._state.accept(declared))
 
     def foresee(self, declared: Declaration) -> Declaration:
         return self._state.foresee(declared)

@@ -110,7 +110,7 @@ class QueueState:
         if self.may_pool():
             self._rebuild()
 
-    def _replace_rules(self) -> None:
+    def _invalidate_fast_path(self) -> None:
         """Make the present fast-path functions decline: they compare the rules by identity."""
         self._gate.rules = copy(self._gate.rules)
 
@@ -145,12 +145,12 @@ class QueueState:
                 lambda one: self._permit(one, gate.at_once(now)), request
             )
         # This is `all_or_nothing` for one limit at most, written out because that is faster.
-        slots = holding[0] if holding else UNHELD
-        used = slots.used
+        rule = holding[0] if holding else UNHELD
+        used = rule.used
         try:
             return self._permit(request, gate.at_once(self._clock.now()))
         except BaseException:
-            slots.used = used
+            rule.used = used
             raise
 
     def take(self, request: Request) -> Permit | Refusal | Exception:
@@ -206,7 +206,7 @@ class QueueState:
         if not self._declarations.overruled(program, present):
             self.prepare(declares=False)
             self._declarations.declare(program)
-            self._follow(declared)
+            self._replace_limits(declared)
 
     def change(self, change: Change) -> None:
         match change:
@@ -236,14 +236,15 @@ class QueueState:
             self._declarations.declare((former or present).program)
         self._declarations.update(declared.program)
         if self.undeclared or declared.program != present.program:
-            self._follow(declared)
+            self._replace_limits(declared)
 
-    def assume(self, declared: Declaration) -> None:
+    def accept(self, declared: Declaration) -> None:
+        """Go by these limits, if no acquire has declared any."""
         if self.undeclared:
             self.prepare(declares=False)
-            self._follow(declared, declares=False)
+            self._replace_limits(declared, declares=False)
 
-    def _follow(self, declared: Declaration, declares: bool = True) -> None:
+    def _replace_limits(self, declared: Declaration, declares: bool = True) -> None:
         """Replace the limits. It notes them last, so that after an interrupt it runs again."""
         waiting, gate = self.waiting, self._gate
         waiting.local.migrate()
@@ -276,7 +277,7 @@ class QueueState:
         self.waiting.local.migrate()
         self.waiting.holders.empty_pool()
         pause(self._clock.now())
-        self._replace_rules()
+        self._invalidate_fast_path()
         self._rebuild()
 
     def _end_pause(self) -> None:
@@ -305,7 +306,7 @@ class QueueState:
             self.waiting.holders.inside or self._declarations.updated(self.waiting.declared.program)
         )
         if self._evicted:
-            self._replace_rules()
+            self._invalidate_fast_path()
             self._rebuild()
             # This runs under the lock. So each use comes before it, or has the queue kept again.
             self._store.drop(self._issuer)
@@ -316,7 +317,7 @@ class QueueState:
         inherited = self.waiting.holders.uncount() > len(self.waiting.holders.pool)
         self._parent_holds = inherited or self._parent_holds
         self.waiting.forget()
-        self._replace_rules()
+        self._invalidate_fast_path()
         self._rebuild()
 
 

@@ -17,7 +17,7 @@ from headgate.gate.compile import Declaration
 from headgate.hooks import ON_CHANGE
 from headgate.keys import title, whole_of
 from headgate.stores.limit_history import Written, note_limits
-from headgate.stores.memory.key_queue import KeyQueue, KeyState, begun
+from headgate.stores.memory.key_queue import KeyQueue, KeyState, new_state
 from headgate.stores.memory.lock import Lock, Reentered, forget_all, has_lock
 from headgate.stores.memory.queue import (
     MemoryQueue,
@@ -137,7 +137,7 @@ class MemoryStore:
         """
         if self._has_dropped and self._queues.get(name) is not None:
             return None
-        state = begun(declared, t)
+        state = new_state(declared, t)
         if name in self.kept:
             return None
         # No call comes after this line: no handler runs before the caller goes on.
@@ -156,7 +156,7 @@ class MemoryStore:
 
     def has_keys(self, name: str) -> bool:
         """Whether a key of the limiter `name` has limits."""
-        return any(whole_of(queue) == name for queue, _ in self.declarations())
+        return any(whole_of(each) == name for each, _ in self.declarations())
 
     def queues(self) -> list[MemoryQueue]:
         """All queues in use, and idle ones that were not forgotten yet."""
