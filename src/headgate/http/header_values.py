@@ -63,8 +63,8 @@ def parse_count(text: str) -> int | None:
 def parse_limit(text: str) -> tuple[int | None, float | None]:
     """Read a limit and the seconds of its window: "100", "100;w=60" or "100, 100;w=60;burst=9".
 
-    The limit is the item without parameters, or else the one number of all items. The items with
-    this number must agree on its window.
+    The limit is the item without parameters. If there is none, all items must have one number. The
+    items with this number must agree on its window.
     """
     items = [item.strip().partition(";") for item in text.split(",")]
     without_parameters = {number for number, semicolon, _ in items if not semicolon}

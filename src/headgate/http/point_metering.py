@@ -114,9 +114,7 @@ class PointPermits(CallPermits):
         return True
 
     def watch_body(self, response: Any) -> None:
-        """Read the body of a response in JSON. The client has decompressed a body that is complete
-        already.
-        """
+        """Read the body of a response in JSON. The client has decompressed it if it is complete."""
         if not self._settled and "json" in response.headers.get("content-type", ""):
             self._status, self._headers = response.status_code, response.headers
             self._body, self._is_coded = bytearray(), not response.is_closed

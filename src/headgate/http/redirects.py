@@ -19,8 +19,8 @@ REDIRECTS = {301, 302, 303, 307, 308}
 class Departure(NamedTuple):
     """When a call left, and to which host.
 
-    `at`: on the monotonic clock. `origins`: the hosts to which a redirected call went when it first
-    passed each limiter, by the limiter's encoded name.
+    `at`: on the monotonic clock. `origins`: the limiters that a redirected call has passed before,
+    by their encoded names. Each has the host to which the call went when it first passed.
     """
 
     at: float = 0.0

@@ -201,7 +201,8 @@ def then_release(method: Callable[[], None], permits: CallPermits) -> Callable[[
     """Return a function that calls `method` and releases the permits.
 
     It refers to the object of `method` weakly, so a dropped response goes at once, and its permits
-    with it. A plain function comes from this function, for another adapter. It is weak already.
+    with it. If `method` is a plain function, an inner adapter has made it here. It refers to the
+    object weakly, too.
     """
     weak = WeakMethod(method) if ismethod(method) else lambda: method
 
@@ -242,8 +243,9 @@ class Attempt:
 
     @contextmanager
     def in_progress(self) -> Iterator[Attempt]:
-        # An adapter around this one has an attempt at the same request. Each retry concerns both.
-        # Attempts at other requests are left out: this one may be sent while they are in progress.
+        # If an adapter is around this one, it has an attempt at the same request, and each retry
+        # concerns both. Attempts at other requests are left out: this one may be sent while they
+        # are in progress.
         others = tuple(each for each in IN_PROGRESS.get() if each._request is self._request)
         before = IN_PROGRESS.set((*others, self))
         try:
@@ -259,11 +261,13 @@ class Attempt:
             IN_PROGRESS.reset(before)
 
 
-UNSENT = (ConnectTimeout, InvalidSchema, InvalidURL)  # errors of any adapter
+# Errors of requests: nothing was sent, whichever adapter raises them. `came_before_sending` reads
+# those of urllib3.
+UNSENT = (ConnectTimeout, InvalidSchema, InvalidURL)
 
 
 def came_before_sending(error: Exception | None) -> bool:
-    """Return whether a try ended before the request was sent: it has not reached its server.
+    """Return whether a try ended before the request was sent, from an error of urllib3.
 
     With a ProxyError, the proxy was not reached. A certificate is checked before the sending.
     """

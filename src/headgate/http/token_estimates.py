@@ -31,7 +31,7 @@ SHARE = 0.9  # nine of ten responses should take at most their estimate
 RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
 FORGET = 1 / 8  # the share of a model's learned input that a call replaces
 # The ratio of a model begins with so many assumed characters, so a short first call changes it
-# little. A call with fewer than an eighth of them replaces a smaller share than FORGET.
+# little. A call of fewer than 50 characters replaces less than FORGET, in proportion to its length.
 FIRST_CHARACTERS = 400
 # No text has more tokens: a character has at most four bytes, and a token at least one. More tokens
 # come from context that the request does not show.

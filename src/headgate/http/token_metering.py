@@ -123,9 +123,7 @@ class ReadingPermits(CallPermits):
         return True
 
     def watch_body(self, response: Any) -> None:
-        """Read the usage of a response. The client has decompressed a body that is complete
-        already.
-        """
+        """Read the usage of a response. The client has decompressed its body if it is complete."""
         if 200 <= response.status_code < 300:
             coded = not response.is_closed
             self._reader = UsageReader(self._dialect, response.headers, coded=coded)
