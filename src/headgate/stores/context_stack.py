@@ -27,7 +27,7 @@ class ContextStack:
     __slots__ = ("_entered", "_passed")
 
     def __init__(self) -> None:
-        # None: a block whose limits hold nothing, inside one with a permit.
+        # By caller. None in a list: a block whose limits hold nothing, inside one with a permit.
         self._entered: defaultdict[Hashable, list[Permit | None]] = defaultdict(list)
         # One for each other block whose limits hold nothing. A list, because threads change it
         # without a lock.

@@ -10,29 +10,29 @@ from headgate.keys import title, unquoted
 from headgate.log_writer import log
 from headgate.validation import plain
 
-# Microseconds. For so long after limits were replaced, only the process that declared them can
-# declare them again. Twin: HOLD in prelude.lua.
+# Microseconds. For so long after limits were replaced, only the process that replaced them can
+# declare the former ones again. Twin: HOLD in prelude.lua.
 HOLD = 60_000_000
-REMEMBERED = 8  # former texts of one name
+REMEMBERED = 8  # former programs of one name
 
 
 class Declarations:
     """The limits of one name in this process: those declared, and those of its update.
 
-    All are texts: `program` of a `Declaration`, which compile.py explains.
+    Each is a program, a text that gate/compile.py explains.
     """
 
     __slots__ = ("_former", "last", "overruling")
 
     def __init__(self) -> None:
-        self.last = ""  # the text that was declared last; "": none yet
-        # Former texts, the oldest first. True: an update set it, and no code declared it. Each
+        self.last = ""  # the program that was declared last; "": none yet
+        # Former programs, the oldest first. True: an update set it, and no code declared it. Each
         # change makes a new dict.
         self._former: dict[str, bool] = {}
-        self.overruling = ""  # the text of the last update; "": none yet
+        self.overruling = ""  # the program of the last update; "": none yet
 
     def update(self, program: str) -> None:
-        """Note an update. The one that it replaces becomes a former text, unless it is known."""
+        """Note an update. The one that it replaces becomes a former program, unless it is known."""
         if self.overruling not in ("", program, self.last, *self._former):
             self._note_former(self.overruling, True)
         self.overruling = program
@@ -52,15 +52,15 @@ class Declarations:
             self.last = program
 
     def _note_former(self, program: str, only_updated: bool, back: str = "") -> None:
-        """Note `program` as a former text, and forget `back`, which is declared again.
+        """Note `program` as a former one, and forget `back`, which is declared again.
 
         A new dict is safe while another thread or a signal handler does the same.
         """
-        former = {text: only for text, only in self._former.items() if text not in (program, back)}
+        former = {each: only for each, only in self._former.items() if each not in (program, back)}
         former[program] = only_updated
         # Forget updates first: the user's code declares no limits that it has only updated to.
         if len(former) > REMEMBERED:
-            updates = (text for text, only in former.items() if only)
+            updates = (each for each, only in former.items() if only)
             del former[next(updates, next(iter(former)))]
         self._former = former
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headgate.stores.memory.lock import Lock
 
 # The private function in which the workers of thread pools wait. While the interpreter ends, Python
-# refuses to import its module. So this early import serves redis-py, too.
+# refuses to import its module, which redis-py may still need then. So it is imported early.
 POOL_WORKER = concurrent.futures.thread._worker.__code__
 TURNS = 3  # turns of its loop after which a granted task has run, or will never run
 
