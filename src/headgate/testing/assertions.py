@@ -124,7 +124,7 @@ def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota)
 
     When all units taken since `first` have come back, an interval from a later call is at least as
     strict, so `first` moves on. A step of a `Rate` may fall anywhere, so with steps all intervals
-    that begin since `first` are checked.
+    that begin at `first` or later are checked.
     """
     moments = [microseconds(call.begin) for call in calls]
     sums = [0, *accumulate(_cost_in(call, limit) for call in calls)]

@@ -88,7 +88,7 @@ class ManualClock(Clock):
     async def aadvance(self, seconds: float) -> None:
         """`advance` for coroutines. At each moment the tasks that can go on do so first."""
         target = self.moment + _microseconds("aadvance", seconds)
-        if self.moves(asyncio.get_running_loop()):
+        if self.is_moved_by(asyncio.get_running_loop()):
             await asyncio.sleep(seconds)
         await _give_turns()
         while self._step(target):
@@ -141,7 +141,7 @@ class ManualClock(Clock):
         self, loop: asyncio.AbstractEventLoop, timeout: float, call: Callable[[], None]
     ) -> clocks.Timer:
         """Run `call` in `loop` when the clock has moved by `timeout` seconds."""
-        if self.moves(loop):
+        if self.is_moved_by(loop):
             return loop.call_later(timeout, call)
         timer = self._plan(timeout, partial(_call_in_loop, loop, call))
         if self.skips and loop not in self._skipping:
@@ -149,7 +149,7 @@ class ManualClock(Clock):
             self._skip(loop, TURNS)
         return timer
 
-    def moves(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def is_moved_by(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether `loop` comes from `run`. The timers of such a loop move this clock."""
         return isinstance(loop, VirtualLoop) and loop.clock is self
 
@@ -188,7 +188,7 @@ class ManualClock(Clock):
         with self._lock:
             while self._timers:
                 moment, _, timer = self._timers[0]
-                # The first due call moves the clock. The others are due by then, or later.
+                # The first due call moves the clock. Others run in this step if they are due then.
                 latest = min(until, self.moment) if due else until
                 if timer.call is not None and moment > latest:
                     break
