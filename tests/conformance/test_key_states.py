@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Quota, Rate, Window
 from headgate.limits import Limit
+from headgate.stores.memory import key_queue
 from headgate.stores.memory import store as memory_store
 from headgate.stores.memory.key_queue import KeyState
 from headgate.stores.memory.lock import DEFERRED
@@ -230,6 +231,24 @@ def test_threads_that_leave_while_the_queue_is_opened_are_all_counted_out() -> N
         for thread in threads:
             thread.join()
         assert key.status().limits[0].used == 0
+
+
+@pytest.mark.parametrize("end", ["resume", "in time"])
+def test_after_a_pause_no_acquire_of_a_key_looks_for_one(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one pause of any limiter would slow all keys down from then on."""
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    paused = Limiter("paused", "2/second", store=store)
+    paused.pause(10)
+    if end == "resume":
+        paused.resume()
+    else:
+        clock.advance(10)
+    monkeypatch.setattr(key_queue, "pause_left", None)
+
+    assert Limiter("other", "2/second", store=store)["k"].try_acquire()
 
 
 def test_a_pause_of_the_whole_limiter_holds_numbers_too() -> None:

@@ -110,6 +110,7 @@ def test_the_failing_interval_may_begin_at_any_call() -> None:
         ),  # a step may come with the first call
         (Window(2, per=10, slack=1), [0, 0, 11, 11]),
         (Quota(2, per=60), [59, 59, 60, 60]),
+        (Quota(2, per=60, slack=5), [54.999, 60]),
     ],
     ids=str,
 )

@@ -93,6 +93,8 @@ def assert_never_over(calls: Iterable[Call | float], *limits: Limit | str) -> No
             _assert_not_too_many(taken, limit)
         else:
             _assert_no_interval_is_over(taken, limit)
+            if isinstance(limit, Quota):
+                _assert_none_in_slack(taken, limit)
 
 
 def _cost_in(call: Call, limit: Limit) -> int:
@@ -143,6 +145,17 @@ def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota)
                     f"within {length:g} s, from {calls[begin].begin - calls[0].begin:g} s after "
                     f"the first on, and {limit} allows {int(most)} in that time."
                 )
+
+
+def _assert_none_in_slack(calls: list[Call], quota: Quota) -> None:
+    period, slack = microseconds(quota.per), microseconds(quota.slack)
+    for number, call in enumerate(calls, 1):
+        left = period - (microseconds(call.begin) - microseconds(quota.origin)) % period
+        if _cost_in(call, quota) and left <= slack:
+            raise AssertionError(
+                f"Call {number} of {len(calls)} began {left / 1_000_000:g} s before the end of its "
+                f"period, and {quota} allows none in the last {quota.slack:g} s."
+            )
 
 
 def _gained(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fraction:

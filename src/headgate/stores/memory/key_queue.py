@@ -104,6 +104,7 @@ class KeyStore(Protocol):
     kept: dict[str, Any]  # by name: a KeyState or a MemoryQueue
     lock: Lock
     pauses: dict[str, int]  # of whole limiters, by name: when they end
+    pauses_end: int  # the latest of these moments
 
     def begin_key(self, name: str, declared: Declaration, t: int) -> KeyState | None: ...
     def open_queue(self, name: str, declared: Declaration) -> MemoryQueue: ...
@@ -225,7 +226,7 @@ class KeyQueue:
         if name not in kept:
             t = store.clock.now()
             fresh = store.begin_key(name, self._own, t)
-        if store.pauses:
+        if store.pauses_end and store.clock.now() < store.pauses_end:
             # In a pause of the limiter with all its keys, callers wait in the whole queue. A
             # handler may run in this call and change the state, so it is no longer fresh.
             paused, fresh = pause_left(store, name), None

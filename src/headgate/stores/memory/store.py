@@ -55,6 +55,7 @@ class MemoryStore:
         self.counts_blocks = counts_blocks()
         self._written: Written = {}  # where limiters were made, and with which limits
         self.pauses: dict[str, int] = {}  # of whole limiters, by name: when they end
+        self.pauses_end = 0  # the latest of these moments: after it no acquire of a key looks
         STORES.add(self)
 
     def queue(self, name: str, declared: Declaration) -> Queue:
@@ -150,6 +151,9 @@ class MemoryStore:
             now = self.clock.now()
             self.pauses = {each: end for each, end in self.pauses.copy().items() if end > now}
         self.pauses[name] = until
+        # Another thread may note a pause at any moment: then the larger of both ends counts.
+        while self.pauses_end != (end := max(self.pauses.copy().values())):
+            self.pauses_end = end
         for queue in self.queues():
             if whole_of(queue.name) == name:
                 queue.pause_whole(until)
@@ -227,7 +231,7 @@ class MemoryStore:
 
         Returns the former waiters, which no queue knows now.
         """
-        self.clock, self.pauses = clock, {}
+        self.clock, self.pauses, self.pauses_end = clock, {}, 0
         for name, _ in self._key_states():
             self.kept.pop(name, None)
         former = []
