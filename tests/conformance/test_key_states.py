@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Quota, Rate, Window
 from headgate.limits import Limit
-from headgate.stores.memory import key_queue
 from headgate.stores.memory import store as memory_store
 from headgate.stores.memory.key_queue import KeyState
 from headgate.stores.memory.lock import DEFERRED
@@ -246,7 +245,7 @@ def test_after_a_pause_no_acquire_of_a_key_looks_for_one(
         paused.resume()
     else:
         clock.advance(10)
-    monkeypatch.setattr(key_queue, "pause_left", None)
+    monkeypatch.setattr(store, "pauses", None)
 
     assert Limiter("other", "2/second", store=store)["k"].try_acquire()
 

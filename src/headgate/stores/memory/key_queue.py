@@ -226,7 +226,7 @@ class KeyQueue:
         if name not in kept:
             t = store.clock.now()
             fresh = store.begin_key(name, self._own, t)
-        if store.pauses_end and store.clock.now() < store.pauses_end:
+        if store.pauses_end:
             # In a pause of the limiter with all its keys, callers wait in the whole queue. A
             # handler may run in this call and change the state, so it is no longer fresh.
             paused, fresh = pause_left(store, name), None
@@ -363,5 +363,7 @@ class KeyQueue:
 
 def pause_left(store: KeyStore, key: str) -> int:
     """For how many microseconds the whole limiter of a key is paused."""
-    end = store.pauses.get(key.partition(":")[0], 0)
-    return max(0, end - store.clock.now())
+    now = store.clock.now()
+    if now >= store.pauses_end:
+        return 0
+    return max(0, store.pauses.get(key.partition(":")[0], 0) - now)

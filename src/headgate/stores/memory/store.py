@@ -55,7 +55,7 @@ class MemoryStore:
         self.counts_blocks = counts_blocks()
         self._written: Written = {}  # where limiters were made, and with which limits
         self.pauses: dict[str, int] = {}  # of whole limiters, by name: when they end
-        self.pauses_end = 0  # the latest of these moments: after it no acquire of a key looks
+        self.pauses_end = 0  # the latest of these moments
         STORES.add(self)
 
     def queue(self, name: str, declared: Declaration) -> Queue:
