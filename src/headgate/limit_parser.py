@@ -41,7 +41,15 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from headgate.limits import DEFAULT_LEASE, Concurrency, Limit, Quota, Rate, Window
-from headgate.validation import BEYOND, SINGULARS, TEN_YEARS, instant, show, unit_fault
+from headgate.validation import (
+    BEYOND,
+    SINGULARS,
+    TEN_YEARS,
+    instant,
+    may_hold_url,
+    show,
+    unit_fault,
+)
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -126,6 +134,10 @@ def parse_limit(text: str) -> Limit:
         raise ValueError(
             f"parse_limit({show(text)}): a limit has at most {LONGEST_TEXT} characters, and this "
             f"text has {len(text)}; write it like {_EXAMPLES['']}."
+        )
+    if may_hold_url(text):
+        raise ValueError(
+            f"parse_limit({show(text)}): a URL is no limit; write it like {_EXAMPLES['']}."
         )
     return _Parser(text).limit()
 

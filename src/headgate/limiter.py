@@ -25,7 +25,15 @@ from headgate.stores.memory.key_queue import KeyQueue
 from headgate.stores.memory.store import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.stores.status import Status
-from headgate.validation import check_count, check_name, choice, flag, microseconds, show
+from headgate.validation import (
+    check_count,
+    check_name,
+    choice,
+    flag,
+    may_hold_url,
+    microseconds,
+    show,
+)
 from headgate.validation import seconds as check_seconds
 from headgate.waiting import OnWait, check_on_wait
 
@@ -639,7 +647,7 @@ def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> tuple[Limit, 
             f"{call} has no limits: give it at least one, such as '100/minute' or Concurrency(5)."
         )
     for limit in limits:
-        if isinstance(limit, str) and "://" in limit:
+        if isinstance(limit, str) and may_hold_url(limit):
             raise TypeError(
                 f"{call} got a URL as a limit: pass it by keyword, store='redis://...'."
             )

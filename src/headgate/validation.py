@@ -272,15 +272,22 @@ def show(value: object) -> str:
         text = _ADDRESS.sub("", _SHORT.repr(value))
     except Exception:  # of a repr: it must not hide the error that is about to be raised
         return f"a {type(value).__name__}"
-    if "://" in text:  # it may hold a password
+    if may_hold_url(text):
         return f"a {type(value).__name__} with a URL"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
+def may_hold_url(text: str) -> bool:
+    """Whether `text` may hold a URL, and so a password."""
+    return _URL.search(text) is not None
+
+
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+# A Path writes the "//" of a URL as "/". A SplitResult has its "user:password@host" alone.
+_URL = re.compile(r"://|[A-Za-z]{2}:/|:[^\s:@][^:@]*@")
 _LONGEST_SHOWN = 100
 # A Repr leaves out the last items of a container. By default it also cuts out the middle of a long
-# text, where a "://" may stand. So it keeps each text whole, and `show` shortens the result.
+# text, where a URL may stand. So it keeps each text whole, and `show` shortens the result.
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = BEYOND
 

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import PurePosixPath, PureWindowsPath
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import example, given
@@ -439,6 +441,10 @@ LONG = "x" * 60
         lambda url: [LONG + url],
         lambda url: [SimpleNamespace(region=LONG, store=url)],
         lambda url: SimpleNamespace(region=LONG, store=url),
+        PurePosixPath,  # a path writes "//" as "/"
+        PureWindowsPath,
+        urlsplit,  # its parts
+        lambda url: urlsplit(url).netloc,
     ],
 )
 def test_a_shown_value_has_no_part_of_a_url(wrap: Callable[[str], object]) -> None:

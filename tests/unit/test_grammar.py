@@ -351,6 +351,13 @@ def test_parse_limit_refuses_an_object_that_is_no_text(text: Any) -> None:
         parse_limit(text)
 
 
+@pytest.mark.parametrize("text", ["redis://user:password@host", "redis:/user:password@host"])
+def test_the_error_for_a_url_shows_no_password(text: str) -> None:
+    with pytest.raises(ValueError, match="a URL is no limit") as refused:
+        parse_limit(text)
+    assert "password" not in str(refused.value)
+
+
 def test_a_huge_text_is_refused_without_being_read() -> None:
     with pytest.raises(
         ValueError, match="at most 256 characters, and this text has 10000000"
