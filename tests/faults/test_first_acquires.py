@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError
+from headgate import Concurrency, Limit, Limiter, MaxSleepExceededError, Permit, Rate, StoreError
 from headgate.internals import queue_of
 from headgate.stores.redis import fast_path, threads
 from headgate.stores.redis.fast_path import FastPath
@@ -183,7 +183,7 @@ async def test_a_first_acquire_of_unknown_outcome_is_undone(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
     """F24, S7: given a server that goes away with the reply, then the thread has a StoreError. Its
-    permit is returned when the server is back.
+    permit and its tokens are returned when the server is back.
     """
     await asyncio.to_thread(connect, Limiter(f"{name}-known", *LIMITS, store=proxy.url))
     limiter = Limiter(name, *LIMITS, store=proxy.url, retry_for=0)
@@ -191,11 +191,30 @@ async def test_a_first_acquire_of_unknown_outcome_is_undone(
     proxy.replies.lose(1_000_000)
     with pytest.raises(StoreError, match="cannot be asked"):
         await acquired(limiter, tokens=10)
-    other = elsewhere(name, *LIMITS, url=redis_url)
-    assert used(await other.astatus())[1] >= 10  # the server has granted it
+    assert proxy.replies.lost >= 2  # those to its call and to the copy: the server has granted it
     proxy.replies.lose(0)
 
-    await at_rest(other)
+    status = await at_rest(elsewhere(name, *LIMITS, url=redis_url))
+    assert used(status) == [0, 0]
+
+
+@pytest.mark.parametrize("limits", [("1/hour",), (Concurrency(1, lease=600.0), "1/hour")])
+async def test_an_acquire_of_unknown_outcome_leaves_no_charge(
+    name: str, proxy: Proxy, redis_url: str, limits: tuple[Limit | str, ...]
+) -> None:
+    """F24, S7: given a thread that loses the reply to its call and to its copy, then it gives back
+    what the call has taken. So it gets the only token by another way.
+    """
+    await asyncio.to_thread(connect, Limiter(f"{name}-known", *LIMITS, store=proxy.url))
+    limiter = Limiter(name, *limits, store=proxy.url)
+
+    proxy.replies.lose(2)
+    permit = await acquired(limiter, max_sleep=0)
+
+    assert proxy.replies.lost == 2
+    other = elsewhere(name, *limits, url=redis_url)
+    assert used(await other.astatus())[-1] == 1
+    await asyncio.to_thread(permit.release)
 
 
 async def test_a_thread_tries_to_connect_once_for_a_new_name_of_a_server_that_is_away(

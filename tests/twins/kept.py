@@ -44,6 +44,11 @@ class Record:
     listened: int = 0  # the moment of that call, if the server notifies the session
     run: int = 0  # of that server
 
+    def granted_at(self, number: int) -> int:
+        """The moment of the grant by a thread's last call, if it has this number, or 0."""
+        answers = self.reply.answers if number == self.last else ()
+        return sum(t for kind, _, t, *_ in answers if kind == "grant")
+
 
 class Former(NamedTuple):
     """Limits that were replaced: when, by whose client, and whether only an update had set them."""

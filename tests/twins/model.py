@@ -540,19 +540,21 @@ class Turn:
         if self.gate.leave(caller):
             return True
         recalled = self.recall(caller.number) if caller.session == self.call.session else 0
+        known = self.model.records.get(caller.session)
+        if known is not None and caller.session.endswith(THREADS):
+            recalled = known.granted_at(caller.number)
         t = t or recalled
-        held = self.model.let_go(caller)
-        if held or (t > 0 and self.model.lease() is None):
+        granted = self.model.let_go(caller) or (t > 0 and self.model.lease() is None)
+        if granted:
             self.gate.cancel(self.gate.t, units_of(caller.asked), t)
-            return True
         self.forbid(caller)
-        return False
+        return granted
 
     def forbid(self, caller: Caller) -> None:
-        """A thread gave up a call that may still come: it comes too late (F25)."""
+        """A thread gave up a call: if it still comes, it comes too late (F25)."""
         session, number, _ = caller
         known = self.model.records.get(session)
-        if session.endswith(THREADS) and (known.last if known else 0) < number:
+        if session.endswith(THREADS) and (known.last if known else 0) <= number:
             self.reject(session, number)
 
     def reject(self, session: str, number: int) -> None:

@@ -5,10 +5,12 @@ So a call that was given up, and may still be on its way, can be forbidden (F25)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.twins.model import Model
-from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Reply, Status, Wire
+from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Release, Reply, Status, Wire
 
 LIMITS = "bucket requests 5 1 1 1000000000 5"
 
@@ -51,18 +53,51 @@ def test_an_abandoned_call_is_not_carried_out(wire: Wire, before: int) -> None:
     assert left(wire) == 5 - before - 1
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_call_that_was_carried_out_can_no_longer_be_abandoned(wire: Wire, number: int) -> None:
-    """F25, T10: given two calls that were carried out, when either is given up after all, then the
-    last is answered as before.
+def test_a_call_before_another_can_no_longer_be_abandoned(wire: Wire) -> None:
+    """F25, T10: given two calls that were carried out, when the first is given up after all, then
+    nothing changes: its moment is not known any more. The last is answered as before.
     """
     acquired(wire, 1)
     answered = acquired(wire, 2)
 
-    assert forbidden(wire, number) == 3
+    assert forbidden(wire, 1) == 3
 
     assert acquired(wire, 2) == answered
     assert left(wire) == 3
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        LIMITS,
+        "window requests 5 1000000000",
+        "quota requests 5 1000000000 0 0",
+        "slots permits 1 30000000;window requests 5 1000000000",
+    ],
+)
+def test_the_last_call_of_a_thread_is_undone_once(wire: Wire, limits: str, fast: bool) -> None:
+    """F25, S3, S7: given a thread that does not know the outcome of its last call, when it gives
+    that up twice, then the tokens are back once. A late copy of the call is not carried out.
+    """
+    model, thread, other = Model(), f"{wire.token}-1.0", f"{wire.token}-2.1"
+    used, unknown = Caller(other, 1, "-"), Caller(thread, 7, "-")
+
+    def both(call: Call, send: Callable[[Call, int], Reply | None] = wire.call) -> Reply:
+        reply = send(call, NOON + call.number)
+        assert reply == model.call(call, NOON + call.number)
+        return reply
+
+    both(Call(limits, other, 1, (Acquire(1), Release(used))))
+    acquire = Call(limits, thread, 7, (Acquire(7),), declares=0)
+    assert both(acquire, wire.call_fast if fast else wire.call).answers[0][0] == "grant"
+    cancel = (Cancel(unknown), Status())
+
+    replies = [both(Call(limits, other, number, cancel)) for number in (8, 9)]
+
+    assert [reply.answers[0] for reply in replies] == [("done", 1, 1, 0), ("done", 1, 0, 0)]
+    assert [reply.answers[1][-1] for reply in replies] == [4, 4]
+    assert both(acquire).verdict == "late"
 
 
 def test_calls_that_were_abandoned_together_are_not_carried_out(wire: Wire) -> None:

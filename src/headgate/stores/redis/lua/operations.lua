@@ -93,14 +93,12 @@ local function take_back(session, first, count)
 end
 
 -- Undoes a grant, and returns whether there was one. Without leases, only its moment `t` shows that
--- there was.
+-- there was. A thread that has lost the reply does not know it, but its record does.
 local function undo(session, number, id, t, asked)
+  if t == 0 then t = Sessions.granted_at(session, number) end
   local granted = Holders.remove({ id }) == 1 or (t > 0 and not gate.rules.lease)
-  if granted then
-    Gate.cancel(RequestId.costs_of(asked), t)
-  else
-    Sessions.reject_call(session, number)
-  end
+  if granted then Gate.cancel(RequestId.costs_of(asked), t) end
+  Sessions.reject_call(session, number)
   return granted
 end
 

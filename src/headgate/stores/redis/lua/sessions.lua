@@ -184,10 +184,21 @@ function Sessions.is_of_threads(session)
   return string.sub(session, -2) == '.0'
 end
 
--- A thread has given up a call that may still arrive, on a connection that was cut (F25).
+-- The moment of the grant by a thread's call. 0: the call granted nothing, or a later one has
+-- replaced its record.
+function Sessions.granted_at(session, number)
+  local record = Sessions.is_of_threads(session) and record_of(session)
+  if not record then return 0 end
+  local now, last, _, _, words = ReplyCache.unpack(record)
+  local delay = last == number and string.match(words, '^%S+ %S+ grant 1 (%d+) ')
+  return delay and now + tonumber(delay) or 0
+end
+
+-- A thread has given up a call that may still arrive, on a connection that was cut (F25). If it has
+-- arrived, its grant is undone, and the record must not name the grant again (S3).
 function Sessions.reject_call(session, number)
   if not Sessions.is_of_threads(session) then return end
   local record = record_of(session)
   local last = record and select(2, ReplyCache.unpack(record)) or 0
-  if last < number then reject_calls(session, number) end
+  if last <= number then reject_calls(session, number) end
 end
