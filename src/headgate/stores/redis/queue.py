@@ -99,7 +99,7 @@ class RedisQueue:
     def once_known(self, call: str, act: Callable[[], None], in_use: bool = False) -> None:
         """Run `act` when the name is known to have limits.
 
-        If it has none, log that `call` has not happened.
+        If it has none, or if `act` fails, log that `call` has not happened.
         """
         if self.limits.has_limits:
             act()
@@ -108,11 +108,11 @@ class RedisQueue:
         def on_reply(answer: Outcome) -> None:
             try:
                 check_known(self.name, answer, in_use)
-            except HeadgateError as error:
-                name = title(self.name)
-                log(logging.WARNING, "%s of %s has not happened: %s", call, name, error)
-            else:
                 act()
+            except Exception as error:  # the session must read the rest of the reply
+                why = error if isinstance(error, HeadgateError) else repr(error)
+                name = title(self.name)
+                log(logging.WARNING, "%s of %s has not happened: %s", call, name, why)
 
         ask = AskInUse if in_use else AskDeclared
         self.routing.post(ask(asker=Callback(on_reply)))
