@@ -362,10 +362,10 @@ class Limiter(Entrance):
 
         Never blocks. Waiters keep their places, and wait as long as their `max_sleep` allows. Held
         permits stay held. Of two pauses the one that ends later counts. Budgets refill meanwhile,
-        up to their capacity. `resume` ends a pause early. `seconds`: from 0 to below ten years. A
-        pause of the whole limiter holds all its keys; `limiter["k"].pause(...)` holds that key
-        alone. On Redis, another process may apply it to its keys up to 3 s late if notifications
-        are lost.
+        up to their capacity. `resume` ends a pause early. `seconds`: from 0, which changes nothing,
+        to below ten years. A pause of the whole limiter holds all its keys;
+        `limiter["k"].pause(...)` holds that key alone. On Redis, another process may apply it to
+        its keys up to 3 s late if notifications are lost.
 
         Raises ValueError or TypeError before anything is sent. An unreachable server gets the pause
         when it is back, unless the pause is over by then.

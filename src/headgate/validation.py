@@ -115,6 +115,11 @@ def seconds(
     raise _bad_value(call, field, value, rule, way or change)
 
 
+def check_pause(call: str, value: object) -> float:
+    """The seconds of a pause that a person asks for. A pause of 0 s would change nothing."""
+    return seconds(call, "seconds", value, way="write a time above 0; `resume` ends a pause")
+
+
 def check_max_sleep(value: object, call: str = "acquire") -> float | None:
     if value is None:
         return None
@@ -253,11 +258,11 @@ _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
 def duration(seconds: float) -> str:
-    """Seconds have three digits, and longer units one after the point. The least is 1 ms."""
+    """Seconds have three digits, and longer units one after the point."""
     for size, unit in _UNITS:
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
-    return f"{max(seconds, 0.001):.3g} s"
+    return f"{seconds:.3g} s" if seconds >= 0.001 else "under 0.001 s"
 
 
 def show(value: object) -> str:

@@ -215,6 +215,7 @@ async def test_a_key_that_was_forgotten_goes_on(fleet: Limiter, redis_url: str) 
 WRONG = [
     "pause NAME 300",  # without --yes, off a terminal
     "pause NAME nan --yes",
+    "pause NAME 0 --yes",  # it would pause nothing
     "pause NAME soon --yes",
     "set NAME lots --yes",
     "set NAME --yes",

@@ -326,6 +326,19 @@ def test_a_pause_by_a_thread_holds_other_threads(store: object, name: str) -> No
     assert min(passed) >= start + 0.05
 
 
+def test_a_pause_of_no_time_changes_nothing(name: str, store: object) -> None:
+    limiter = Limiter(name, Concurrency(5), store=store)
+    limiter.pause(300)
+    before = limiter.status().paused
+
+    limiter.pause(0)
+
+    assert 0 < limiter.status().paused <= before
+    limiter.resume()
+    limiter.pause(0)
+    assert limiter.status().paused == 0
+
+
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 10**12, "1", None, True])
 def test_a_pause_of_no_valid_length_is_refused(name: str, store: object, seconds: Any) -> None:
     """The error comes before anything is sent, and names the call and the value."""

@@ -80,7 +80,8 @@ def test_a_status_without_limits_says_so() -> None:
     ("retry_after", "turn"),
     [
         (0.0, "could go at once"),
-        (0.000001, "could go in 0.001 s"),
+        (0.000001, "could go in under 0.001 s"),
+        (0.001, "could go in 0.001 s"),
         (0.25, "could go in 0.25 s"),
         (119.6, "could go in 120 s"),
         (150, "could go in 2.5 min"),

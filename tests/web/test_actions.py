@@ -81,6 +81,7 @@ async def test_an_action_on_an_unknown_name_declares_nothing(
         {"action": "pause", "name": "api"},
         {"action": "pause", "name": "api", "seconds": "60"},
         {"action": "pause", "name": "api", "seconds": -1},
+        {"action": "pause", "name": "api", "seconds": 0},  # it would pause nothing
         {"action": "pause", "name": "api", "seconds": True},
         {"action": "pause", "name": "api", "key": 7, "seconds": 60},
         {"action": "set", "name": "api"},

@@ -16,7 +16,7 @@ from headgate.keys import encoded
 from headgate.limit_parser import parse_limit
 from headgate.limiter import Limiter
 from headgate.stores.status import Status
-from headgate.validation import duration
+from headgate.validation import check_pause, duration
 
 
 async def set_limits(args: Namespace) -> None:
@@ -36,12 +36,13 @@ async def set_limits(args: Namespace) -> None:
 async def pause(args: Namespace) -> None:
     check_may_change(args)
     limiter, title = pausable(args)
+    with usage_errors():
+        seconds = check_pause("headgate pause", args.seconds)
     status = await status_in_use(limiter)
-    for_time = f"for {duration(args.seconds)}"
+    for_time = f"for {duration(seconds)}"
     others = ", without those of keys" if args.key is None else ""
     confirm(args, f"Pause {title} {for_time}? Callers that wait now{others}: {status.waiting:,}.")
-    with usage_errors():
-        await limiter.apause(args.seconds)
+    await limiter.apause(seconds)
     report(args, f"{title} is paused {for_time}.", key=args.key)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from headgate.errors import StoreError, UnknownLimiterError
 from headgate.limiter import Limiter
 from headgate.stores.registry import StoreLike
+from headgate.validation import check_pause
 from headgate.web.asgi import Response
 
 
@@ -37,7 +38,7 @@ async def carry_out(where: StoreLike, request: dict[str, Any]) -> str:
     limiter = limiter_of(where, request.get("name"), request.get("key"))
     match request.get("action"):
         case "pause":
-            await limiter.apause(request.get("seconds"))  # type: ignore[arg-type]  # it checks
+            await limiter.apause(check_pause("pause", request.get("seconds")))
             return "The limiter is paused."
         case "resume":
             await limiter.aresume()
