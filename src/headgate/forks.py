@@ -9,7 +9,8 @@ lock of that handler. So the call of a handler ends with an error when the proce
 
 Some modules are imported at their first use. Python keeps the lock of a module that another thread
 imports during a fork, and the child would wait for it for ever. So a fork waits for those that are
-in progress. An import that has only just begun can still be missed.
+in progress, and for modules of the standard library that headgate imports in a function. An import
+that has only just begun can still be missed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Pending(Protocol):
         """Wake the thread, which raises `exit_error`."""
 
 
+IMPORTED_IN_FUNCTIONS = {"datetime", "decimal", "difflib", "fractions", "html", "urllib.parse"}
 WAITING: set[Pending] = set()  # all calls of threads that have begun to wait and have not ended
 _ending: set[int] = set()  # threads in which every wait must end at once
 
@@ -72,7 +74,7 @@ def fork_error(name: str) -> RuntimeError:
 
 def _before_fork() -> None:
     for name in list(sys.modules):
-        if name.startswith("headgate."):
+        if name.startswith("headgate.") or name in IMPORTED_IN_FUNCTIONS:
             with suppress(Exception):  # the other thread has the error, too
                 import_module(name)
 

@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import headgate
+from headgate.forks import IMPORTED_IN_FUNCTIONS
 from tests.processes import environment
 
 # Of the standard library, beyond those that asyncio loads. Each further one is milliseconds.
@@ -35,10 +40,9 @@ LOADED = (
 )
 
 
-def run(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
-    )
+def run(code: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
     return done.stdout
 
 
@@ -69,6 +73,34 @@ def test_a_limit_in_words_loads_the_parser_alone() -> None:
     assert loaded(used) - loaded("import headgate") == {"headgate.limit_parser"}
 
 
-def test_a_child_can_import_a_module_that_another_thread_imported_during_the_fork() -> None:
+@pytest.mark.parametrize(
+    ("module", "use"),
+    [
+        ("headgate.classics", "headgate.TokenBucket"),
+        ("fractions", "headgate.Limiter('api', headgate.Rate(2.5, per=1))"),
+    ],
+)
+def test_a_child_can_import_a_module_that_another_thread_imported_during_the_fork(
+    module: str, use: str
+) -> None:
     """Python would keep the lock of that module in the child for ever."""
-    assert run((PROGRAMS / "fork_in_import.py").read_text()).strip() == "0"
+    assert run((PROGRAMS / "fork_in_import.py").read_text(), module, use).strip() == "0"
+
+
+def test_a_fork_knows_the_modules_of_the_standard_library_that_functions_import() -> None:
+    found = {
+        name
+        for path in Path(headgate.__file__).parent.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for each in ast.walk(function)
+        for name in imported_by(each)
+        if name.partition(".")[0] in sys.stdlib_module_names
+    }
+    assert found - {"importlib"} == IMPORTED_IN_FUNCTIONS  # forks.py itself imports importlib
+
+
+def imported_by(statement: ast.AST) -> list[str]:
+    if isinstance(statement, ast.Import):
+        return [each.name for each in statement.names]
+    return [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
