@@ -84,7 +84,7 @@ ONLY_PYTHON = {
     "text": "a declaration is written in Python and only read in Lua",
     "costs": "RequestId.costs_of",
     "admit": "the hot path of one process",
-    "gone": "a value of the state in Lua",
+    "freed_at": "a value of the state in Lua",
     "drop_skipped": "the log is one string in Lua",
     "at_once": "the hot path of one process",
     "entry_at": "operations.lua finds the head of the queue first",

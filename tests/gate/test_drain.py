@@ -114,5 +114,5 @@ def test_a_drain_never_raises_the_remaining_budget(
     gate.drain(now, "requests", 0, left, now - before)
 
     assert min(had, left) <= gate.rules.all[0].left(now) <= had
-    if not before and not getattr(gate.rules.all[0], "gone", 0):
+    if not before and not getattr(gate.rules.all[0], "freed_at", 0):
         assert gate.rules.all[0].left(now) == min(had, left)

@@ -436,7 +436,7 @@ def test_admit_of_a_full_window_forgets_the_entry_that_expires(amount: int) -> N
         now = START + number * SECOND // amount
         assert quick.admit(now)
         plain.take(1, now)
-    assert quick.gone == plain.gone > START
+    assert quick.freed_at == plain.freed_at > START
 
 
 WAYS: dict[str, Callable[[Rule, int], Any]] = {

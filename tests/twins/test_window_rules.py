@@ -19,7 +19,7 @@ from tests.twins.wire import NOON
 
 Step = tuple[Any, ...]  # the function and its arguments; or ("adopt", per, t)
 AMOUNT, STEPS = 5_000, 600
-NUMBERS = ("used", "last", "pending", "gone", "opened", "merges_until")
+NUMBERS = ("used", "last", "pending", "freed_at", "opened", "merges_until")
 PLAY = """
 local function made(per) return Limits.parse('window requests ' .. ARGV[1] .. ' ' .. per)[1] end
 local rule, told = made(ARGV[2]), {}
@@ -34,7 +34,7 @@ for _, step in ipairs(cjson.decode(ARGV[3])) do
   else
     answer = rule[name](rule, a, b, c)
   end
-  local words = { answer or 0, rule.used, rule.last, rule.pending, rule.gone, rule.opened,
+  local words = { answer or 0, rule.used, rule.last, rule.pending, rule.freed_at, rule.opened,
     rule.merges_until }
   local log, at = string.sub(rule.log, rule.skipped + 1) .. rule.tail, 1
   while at < #log do
@@ -84,7 +84,7 @@ class Author:
         dice, rule = self.dice, self.rule
         jumps = [self.per // 3, 2 * self.per, *[rule.merges_until - 1 - self.now] * 4]
         self.now += max(0, dice.choice(jumps if dice.random() < 0.01 else [0, 1, self.gap]))
-        edges = [rule.merges_until, rule.gone - rule.per, rule.opened, rule.opened - 1]
+        edges = [rule.merges_until, rule.freed_at - rule.per, rule.opened, rule.opened - 1]
         then = dice.choice(edges if dice.random() < 0.2 else self.taken[-200:])
         if dice.random() < 0.15:
             return "give", dice.randint(1, 3), then + dice.choice([0, 0, 0, 1])

@@ -81,7 +81,7 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
         ticks = -(-per // tick)
         shared = gcd(amount, ticks)
         if tick > 1 and ticks < FEWEST:
-            # The tick of at least one token, and of no more tokens than STEP brings.
+            # The tokens of a tick: as many as STEP brings, and at least one.
             gain = max(1, min(amount, capacity, amount * STEP // per))
             return 1, gain, -(-gain * per // amount)
         if capacity * ticks // shared < LARGEST:
@@ -127,19 +127,19 @@ def rate_of(rule: TokenBucketRule) -> Rate:
 def steady_refill(rule: TokenBucketRule) -> tuple[int, int, bool]:
     """An amount and a period, in microseconds, and whether the steady rate of them becomes `rule`.
 
-    If none is found that does, those of the nearest rate that is not faster.
+    If no such rate is found, they are those of the nearest rate that is not faster.
     """
     capacity, price, gain, tick = rule.capacity, rule.price, rule.gain, rule.tick
-    # `smooth` has divided the amount and the ticks of a period by a common divisor. The rule does
-    # not have it, so try some: `whole`, with which the amount is `capacity`, and a few from `least`
-    # on. With a smaller one, `smooth` would have chosen a shorter tick.
+    # `smooth` has divided the amount and the ticks of a period by a common divisor, which the rule
+    # does not keep. So try some. With `whole`, the amount is `capacity`. With a divisor below
+    # `least`, `smooth` would have chosen a shorter tick.
     whole = 1 if capacity % gain else capacity // gain
     least = -(-LARGEST // (10 * rule.size))
     for divisor in (whole, *range(least, least + ATTEMPTS)):
-        amount, last = gain * divisor, 10 * price * divisor
-        # Each of these periods has the same number of ticks, once that is rounded up.
-        for tenth in range(last, last - 10, -1):
-            per = tenth * tick // 10
+        amount, ticks = gain * divisor, price * divisor
+        # `smooth` rounds the ticks of a period up. So each of these periods has `ticks`.
+        for tenths in range(10 * ticks, 10 * ticks - 10, -1):
+            per = tenths * tick // 10
             if per > LONGEST or amount >= BEYOND:
                 break
             if smooth(amount, per, capacity) == (price, gain, tick):

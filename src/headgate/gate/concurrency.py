@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 NEVER = 2**53  # no moment: only a release can make room
-# The largest count of anything. Lua counts exactly up to 2^53, so also the sum of two counts.
+# The largest count of anything. The sum of two counts is at most 2^53, which Lua counts exactly.
 MOST = 2**52
 
 

@@ -50,8 +50,8 @@ class FixedWindowRule:
 
     def ready(self, cost: int, t: int) -> int:
         """The first moment at or after `t` at which `cost` tokens are left (T4)."""
-        # `used` counts in the window of `start`. That window also decides for a `t` before it: the
-        # gate lets no call pass before `start`.
+        # `used` belongs to the window that holds `start`. An earlier `t` counts as in this window:
+        # the gate lets no call pass before `start`.
         running = self.began(self.start)
         began = max(self.began(t), running)
         spent = began == running and self.used + cost > self.capacity
@@ -68,7 +68,7 @@ class FixedWindowRule:
         return True
 
     def give(self, cost: int, t: int) -> None:
-        """Undo a take at `t`, if it was not before `start` (T9), and in the same window (T5)."""
+        """Undo a take at `t`, if `start` is not after it (T9), and in the window of `t` (T5)."""
         if self.began(t) <= self.start <= t:
             self.used = max(0, self.used - cost)
 

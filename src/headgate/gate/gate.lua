@@ -45,12 +45,12 @@ function Gate.adopt(rules, t)
 end
 
 function Gate.carry_over(rule, old, t)
-  local left, before = rule:left(t), old:left(t)
-  local used = old.capacity - before
-  local spent = left - max(rule.capacity - used, min(0, before))
-  local room = min(spent, max(0, left))
-  if room > 0 then rule:take(room, t) end
-  if spent > room then rule:settle(spent - room, t, t) end
+  local left, old_left = rule:left(t), old:left(t)
+  local used = old.capacity - old_left
+  local charge = left - max(rule.capacity - used, min(0, old_left))
+  local taken = min(charge, max(0, left))
+  if taken > 0 then rule:take(taken, t) end
+  if charge > taken then rule:settle(charge - taken, t, t) end
 end
 
 function Gate.clamp(now)
@@ -210,8 +210,8 @@ function Gate.follow(rules, each_waiter)
   return opened
 end
 
--- each_waiter(see) calls see(costs) for each request. One that can never pass any more leaves when
--- it is the head.
+-- each_waiter(see) calls see(costs) for each request. Requests that can never pass any more stay:
+-- Queue.head removes each when it is the head.
 function Gate.requeue(each_waiter)
   local waiting = gate.waiting
   for i = 1, #gate.rules do waiting[i] = 0 end

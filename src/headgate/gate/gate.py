@@ -20,8 +20,8 @@ from headgate.gate.concurrency import NEVER, ConcurrencyRule
 
 Units = Mapping[str, int]  # of an acquire by name: {"tokens": 900}
 Costs = tuple[int, ...]  # a number for each rule, in order; 0 leaves it untouched
-# Attempts to find a moment that suits all rules (S9). Most suit from some moment on. A quota with
-# slack does not: its window may be about to end.
+# Attempts to find a moment that suits all rules (S9). Most rules stay ready until the next take. A
+# quota with slack does not: it closes before its window ends.
 ROUNDS = 100
 ONE_EACH = {"requests": 1, "permits": 1}  # the units of an acquire that names none
 
@@ -49,10 +49,10 @@ class Rule(Protocol):
     def give(self, cost: int, t: int) -> None: ...
     # Charge `extra` more for a take. Less than zero gives back.
     def settle(self, extra: int, t: int, now: int) -> None: ...
-    # At `since` there were no more than `left`.
+    # The service says that no more than `left` tokens were left at `since`.
     def drain(self, left: int, since: int, now: int) -> None: ...
-    # When the last of `total` tokens is there, if callers take all that come from `t` on: the
-    # estimate for the end of a queue.
+    # The estimate for a queue that needs `total` tokens: when the last of them is there, if its
+    # callers take all tokens from `t` on.
     def ahead(self, total: int, t: int, now: int) -> int: ...
     # From this moment on the rule is as good as new (T12).
     def idle_at(self) -> int: ...
@@ -94,8 +94,8 @@ class Rules:
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.all, self.usual, strict=True) if cost]
         # The rules that such an acquire touches, each with its cost, which is 1. Those of permits
-        # come last. So most interrupts leave no permit to give back, and a second interrupt could
-        # prevent that.
+        # come last, so most interrupts find no permit taken. A second interrupt could keep a permit
+        # from being given back.
         self.single = sorted(single, key=lambda each: each[0].holds)
         # The rules that count over time, and those of permits, each with its index in `all`.
         self.rated = [(index, rule) for index, rule in enumerate(self.all) if not rule.holds]
@@ -153,18 +153,18 @@ class Rules:
 def carry_over(rule: Rule, old: Rule, t: int) -> None:
     """Charge `rule` the usage of `old`, which is of another kind.
 
-    After that `rule` has at most its capacity minus that usage left. This brings it into debt only
-    if `old` is in debt, and not deeper. `take` charges the tokens that are there, and `settle` the
-    rest.
+    Then `rule` has no more left than its capacity minus that usage. It comes into debt only if
+    `old` is in debt, and no deeper than `old`. `take` charges the tokens that are there, and
+    `settle` the rest.
     """
-    left, before = rule.left(t), old.left(t)
-    used = old.capacity - before
-    spent = left - max(rule.capacity - used, min(0, before))
-    room = min(spent, max(0, left))
-    if room > 0:
-        rule.take(room, t)
-    if spent > room:
-        rule.settle(spent - room, t, t)
+    left, old_left = rule.left(t), old.left(t)
+    used = old.capacity - old_left
+    charge = left - max(rule.capacity - used, min(0, old_left))
+    taken = min(charge, max(0, left))
+    if taken > 0:
+        rule.take(taken, t)
+    if charge > taken:
+        rule.settle(charge - taken, t, t)
 
 
 class Gate:
@@ -187,7 +187,8 @@ class Gate:
         self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
         # No caller passes before it: the latest granted moment (T3), or the end of a pause.
         self.not_before = 0
-        self.reserved = 0  # the latest moment that `take` granted: it may be in the future
+        # The latest moment that `take` granted. It may be in the future, unlike those of `at_once`.
+        self.reserved = 0
         # The end of the last pause, and of the whole limiter's, if this is a key.
         self.own_pause = self.whole_pause = 0
         self.fence = t
@@ -308,7 +309,7 @@ class Gate:
         """When a new caller with the usual costs could pass. NEVER: only a release can say."""
         estimate = self.estimate(self.rules.usual)
         t = max(estimate, self.next_at()) if self.queue else self.ready(self.rules.usual)
-        # NEVER: held permits are in the way. If the rates need time, too, that is at least known.
+        # NEVER: held permits are in the way. Then the time that the rates need is a lower bound.
         return estimate if t >= NEVER and estimate > self.t else t
 
     def next_at(self) -> int:
@@ -363,7 +364,7 @@ class Gate:
         self.not_before = max(self.reserved, self.own_pause, self.whole_pause)
 
     def pause_left(self) -> int:
-        """0: there is no pause. The moment of the last reservation is no end of a pause."""
+        """0: there is no pause. `not_before` may also be the moment of the last reservation."""
         return self.not_before - self.t if self.not_before > max(self.t, self.reserved) else 0
 
     def resume(self, now: int) -> None:

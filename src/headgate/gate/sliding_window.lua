@@ -27,14 +27,15 @@ end
 function SlidingWindowRule.open(rule, t)
   set_log(rule, '')
   rule.first, rule.used, rule.last, rule.pending = 0, 0, 0, 0
-  rule.gone, rule.opened, rule.merges_until = 0, t, 0
+  rule.freed_at, rule.opened, rule.merges_until = 0, t, 0
   rule.wanted, rule.found = 0, 0 -- a cache: see `ready`
 end
 
 local function forget_first(rule)
   if rule.skipped == #rule.log then set_log(rule, rule.tail) end -- all of `log` has expired
   local moment, cost, after = struct.unpack(ENTRY, rule.log, rule.skipped + 1)
-  rule.gone, rule.used, rule.skipped = max(rule.gone, moment + rule.per), rule.used - cost, after - 1
+  rule.freed_at = max(rule.freed_at, moment + rule.per)
+  rule.used, rule.skipped = rule.used - cost, after - 1
   local log, at = rule.log, after
   if at > #log then log, at = rule.tail, 1 end
   rule.first = at <= #log and struct.unpack('<d', log, at) or 0
@@ -44,7 +45,7 @@ function SlidingWindowRule.refresh(rule, t)
   local past = t - rule.per
   if rule.last <= past then
     if rule.last > 0 then
-      rule.gone = max(rule.gone, rule.last + rule.per)
+      rule.freed_at = max(rule.freed_at, rule.last + rule.per)
       set_log(rule, '')
       rule.first, rule.used, rule.last, rule.pending = 0, 0, 0, 0
     end
@@ -105,7 +106,7 @@ function SlidingWindowRule.merge(rule, t)
 end
 
 function SlidingWindowRule.give(rule, cost, t)
-  if t < rule.opened or t + rule.per <= rule.gone then return end
+  if t < rule.opened or t + rule.per <= rule.freed_at then return end
   local log, at, moment, there = entries(rule), 1, 0, 0
   while at < #log do
     local after
@@ -141,7 +142,7 @@ end
 
 function SlidingWindowRule.drain(rule, left, since, now)
   rule:refresh(now)
-  if rule.gone <= since then rule:settle(max(0, rule.capacity - rule.used - left), now, now) end
+  if rule.freed_at <= since then rule:settle(max(0, rule.capacity - rule.used - left), now, now) end
 end
 
 function SlidingWindowRule.ahead(rule, total, t, now)
@@ -165,21 +166,21 @@ end
 function SlidingWindowRule.adopt(rule, old, t)
   set_log(rule, entries(old))
   rule.first, rule.used, rule.last, rule.pending = old.first, old.used, old.last, old.pending
-  rule.gone, rule.opened = t, old.opened
+  rule.freed_at, rule.opened = t, old.opened
   rule.merges_until = rule.per == old.per and old.merges_until or 0
   rule.wanted, rule.found = 0, 0
 end
 
 -- The tail is a text, and stands last. The log has a field of its own: see state.lua.
 function SlidingWindowRule.numbers(rule, t)
-  return rule.first, rule.used, rule.last - t, rule.pending, rule.gone, rule.opened - t,
+  return rule.first, rule.used, rule.last - t, rule.pending, rule.freed_at, rule.opened - t,
     rule.merges_until, rule.skipped, rule.tail
 end
 
-function SlidingWindowRule.restore(rule, t, first, used, last, pending, gone, opened, merges_until,
-    skipped, tail)
+function SlidingWindowRule.restore(rule, t, first, used, last, pending, freed_at, opened,
+    merges_until, skipped, tail)
   rule.first, rule.used, rule.last, rule.pending = first, used, t + last, pending
-  rule.gone, rule.opened, rule.merges_until = gone, t + opened, merges_until
+  rule.freed_at, rule.opened, rule.merges_until = freed_at, t + opened, merges_until
   rule.wanted, rule.found, rule.skipped, rule.tail = 0, 0, skipped, tail
 end
 

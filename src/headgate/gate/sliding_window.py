@@ -1,6 +1,6 @@
 """The sliding window, on integers. Twin: sliding_window.lua, function for function. Python alone
-has `admit`, `gone` and `drop_skipped`. Lua alone has `numbers`, `restore` and the local functions
-of its log.
+has `admit`, `freed_at` and `drop_skipped`. Lua alone has `numbers`, `restore` and the local
+functions of its log.
 
 A log of (moment, cost) for one period, merged by moment. A grant at `t` counts until `t + per`, so
 no half-open interval of `per` microseconds ever holds more than `amount`.
@@ -20,8 +20,9 @@ from typing import ClassVar
 from headgate.gate.concurrency import MOST
 
 CELLS = 124  # of a period: from 4 ms on, a cell is shorter than per/120
+# The log is a flat list: the moment and cost of an entry are two numbers.
 FULL = 2 * 127  # numbers in the log; the latest entry is beside it
-MOST_SKIPPED = 2 * 16  # numbers of forgotten entries that the log may have
+MOST_SKIPPED = 2 * 16  # numbers in the log that may be of forgotten entries
 # The time of a cell, by period. The windows of many keys share the number.
 cell_of = lru_cache(maxsize=256)(lambda per: -(-per // CELLS))
 
@@ -32,7 +33,7 @@ class SlidingWindowRule:
     __slots__ = (
         "capacity",
         "cell",
-        "gone_before",
+        "freed_earlier",
         "last",
         "log",
         "merges_until",
@@ -66,8 +67,8 @@ class SlidingWindowRule:
         # `last` and `pending` are the moment and cost of the latest entry.
         # One statement: an exception of a signal handler changes nothing or finds all changed.
         self.log, self.skipped, self.used, self.last, self.pending = log, 0, 0, 0, 0
-        # `gone` as it was before the skipped entries expired; and when the window began.
-        self.gone_before, self.opened = 0, t
+        # `freed_at` without the skipped entries, and when the window began.
+        self.freed_earlier, self.opened = 0, t
         self.merges_until = 0  # new entries merge before this moment
 
     def refresh(self, t: int) -> None:
@@ -75,9 +76,9 @@ class SlidingWindowRule:
         log, past, end, spent = self.log, t - self.per, self.skipped, 0
         if self.last <= past:
             if self.last > 0:
-                gone = max(self.gone, self.last + self.per)
+                freed_at = max(self.freed_at, self.last + self.per)
                 self.log, self.skipped, self.used, self.last, self.pending = [], 0, 0, 0, 0
-                self.gone_before = gone
+                self.freed_earlier = freed_at
             return
         while end < len(log) and log[end] <= past:
             spent += log[end + 1]
@@ -87,20 +88,20 @@ class SlidingWindowRule:
             self.drop_skipped()
 
     @property
-    def gone(self) -> int:
+    def freed_at(self) -> int:
         """When tokens last came free, as an entry expired or the limits changed.
 
         `give` and `drain` need it.
         """
         if not self.skipped:
-            return self.gone_before
-        return max(self.gone_before, self.log[self.skipped - 2] + self.per)
+            return self.freed_earlier
+        return max(self.freed_earlier, self.log[self.skipped - 2] + self.per)
 
     def drop_skipped(self) -> None:
-        gone = self.gone
+        freed_at = self.freed_at
         # No signal handler runs from here on, because nothing is called.
         del self.log[: self.skipped]
-        self.skipped, self.gone_before = 0, gone
+        self.skipped, self.freed_earlier = 0, freed_at
 
     def freed(self, need: int) -> int:
         """The moment at which `need` of the tokens in the log no longer count."""
@@ -151,7 +152,8 @@ class SlidingWindowRule:
         used = self.used
         if used >= self.capacity:
             log, skipped = self.log, self.skipped
-            # Forget the oldest entry. `refresh` forgets them all, and drops those that are skipped.
+            # Forget the oldest entry, if `skipped` is below both bounds. `refresh` forgets all of
+            # them, and drops those that are skipped.
             if MOST_SKIPPED > skipped < len(log) and log[skipped] + self.per <= now:
                 used -= log[skipped + 1]
                 self.skipped, self.used = skipped + 2, used
@@ -175,7 +177,7 @@ class SlidingWindowRule:
     def give(self, cost: int, t: int) -> None:
         """Undo a take at `t` (T5). Its entry may have merged into the next one of its cell."""
         # It has no entry if the window began later, or if it counts no longer.
-        if t < self.opened or t + self.per <= self.gone:
+        if t < self.opened or t + self.per <= self.freed_at:
             return
         log, at = self.log, self.skipped
         while at < len(log) and log[at] < t:
@@ -205,7 +207,7 @@ class SlidingWindowRule:
     def drain(self, left: int, since: int, now: int) -> None:
         """If entries expired after `since`, nothing changes: some tokens came free since then."""
         self.refresh(now)
-        if self.gone <= since:
+        if self.freed_at <= since:
             self.settle(max(0, self.capacity - self.used - left), now, now)
 
     def ahead(self, total: int, t: int, now: int) -> int:
@@ -225,5 +227,5 @@ class SlidingWindowRule:
         """Earlier grants still count, for the new period (T9)."""
         self.log, self.skipped, self.used = old.log[old.skipped :], 0, old.used
         self.last, self.pending = old.last, old.pending
-        self.gone_before, self.opened = t, old.opened
+        self.freed_earlier, self.opened = t, old.opened
         self.merges_until = old.merges_until if self.per == old.per else 0

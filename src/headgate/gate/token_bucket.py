@@ -15,7 +15,7 @@ from typing import ClassVar
 from headgate.gate.concurrency import MOST
 
 DEBT = 2**51  # microseconds, 71 years: the longest that a debt stands in the way
-MARKS = 16  # at most, a sixteenth of the bucket apart (S9): see `note`
+MARKS = 16  # of a bucket, at most (S9). Their levels are a sixteenth of its size apart: see `note`
 
 
 class TokenBucketRule:
@@ -59,10 +59,9 @@ class TokenBucketRule:
 
     def open(self, t: int) -> None:
         """Begin at `t`. Giving back an earlier grant returns nothing (T9)."""
-        # `top` of older takes, as (moment, level): see `note`.
-        marks: list[tuple[int, int]] = []
+        marks: list[tuple[int, int]] = []  # of takes: the moment, and `top` then; see `note`
         self.level, self.marks = self.start, marks
-        self.at = self.taken = t  # the moment of the last take
+        self.at = self.taken = t  # `taken`: the moment of the last take
         self.top = self.size  # the highest level before a take since the newest mark
 
     def refresh(self, t: int) -> None:
@@ -94,11 +93,11 @@ class TokenBucketRule:
     def note(self, t: int) -> None:
         """Remember how full the bucket was before the take at `t`, for `undo`.
 
-        Tokens that come back must not have lifted the bucket above its size at a later take. So
-        `undo` needs the highest level before any later take. For the takes since the newest mark,
-        `top` is an upper bound. For earlier ones, the next mark has it: up to its moment, no level
-        since the mark before was higher. Marks have ever lower levels. A drop of less than `grain`
-        makes no mark: then an undo may return too little, never too much.
+        An undone take would have left more tokens for each later take, but never more than the
+        bucket holds. So `undo` needs the highest level before any later take. `top` is an upper
+        bound for the takes since the newest mark. The level of a mark is one for the takes up to
+        its moment, and after the mark before. Each mark is lower than the one before. A drop of
+        less than `grain` makes no mark: then an undo may return too little, never too much.
         """
         level, marks = self.level, self.marks
         if level > self.top:
@@ -131,8 +130,8 @@ class TokenBucketRule:
         if level < self.price:
             self.level = level
             return False
-        if 0 <= self.top - level < self.grain:  # `note` would change nothing else
-            self.taken = now
+        if 0 <= self.top - level < self.grain:
+            self.taken = now  # `note` would do nothing else
         else:
             self.level = level
             self.note(now)
