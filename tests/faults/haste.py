@@ -19,7 +19,7 @@ from headgate.stores.redis.session import deadlines, polls
 from headgate.stores.redis.transport import availability, endpoint, node, reconnection, subscriber
 from tests.machine import scaled
 
-WAITER = scaled(1.5)  # seconds of silence after which a waiter counts as dead: 10 in the product
+SESSION_LIFE = scaled(1.5)  # seconds of silence after which a waiter is dead: 10 in the product
 HEARTBEAT = scaled(0.15)  # seconds between two signs of life: 3
 GREETING = scaled(
     2.0
@@ -51,8 +51,8 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     sources = script.sources()
     prelude = sources["prelude"]
     for name, microseconds, seconds in (
-        ("WAITER", 10_000_000, WAITER),
-        ("KEEP", 30_000_000, 3 * WAITER),
+        ("SESSION_LIFE", 10_000_000, SESSION_LIFE),
+        ("KEEP", 30_000_000, 3 * SESSION_LIFE),
         ("HOLD", 60_000_000, HOLD),
         ("UNHEARD", 4_000_000, UNHEARD),
     ):

@@ -15,7 +15,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError, Window
 from headgate.stores.redis.session import next_call, polls, traffic
-from tests.faults.haste import WAITER
+from tests.faults.haste import SESSION_LIFE
 from tests.faults.proxy import Proxy, Way
 from tests.faults.scene import believed_until, content_of, elsewhere, enter, eventually, once_back
 from tests.world import at_rest, soon, until, used, waiting
@@ -215,7 +215,7 @@ async def test_waiters_of_a_lost_server_leave_its_queue_when_it_is_back(
     for module in (next_call, traffic):
         monkeypatch.setattr(module, "MOST", 100)
     monkeypatch.setattr(
-        polls, "HEARTBEAT", 0.6 * WAITER
+        polls, "HEARTBEAT", 0.6 * SESSION_LIFE
     )  # so that heartbeats alone would take too long to clear the queue
     limiter = await ready(Limiter(name, limit, store=proxy.url))
     other = elsewhere(name, limit, url=redis_url)

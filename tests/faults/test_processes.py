@@ -19,7 +19,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
-from tests.faults.haste import HEARTBEAT, WAITER
+from tests.faults.haste import HEARTBEAT, SESSION_LIFE
 from tests.faults.scene import Puppet, Slack, commands_of, elsewhere, enter, eventually, holders_of
 from tests.machine import scaled
 from tests.processes import finished, running
@@ -97,7 +97,7 @@ async def test_a_killed_waiter_is_passed_over(
     start = time.monotonic()
     await waiting(limiter, 2)
     assert (
-        time.monotonic() - start <= (WAITER if place == 0 else 2 * WAITER) + slack()
+        time.monotonic() - start <= (SESSION_LIFE if place == 0 else 2 * SESSION_LIFE) + slack()
     )  # behind the head it delays no caller
     holder.release()
     async with asyncio.timeout(long()):

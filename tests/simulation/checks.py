@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.server import Call, Server
 
 MOST = 2.0**52
-WAITER = FORGOTTEN = (
+SESSION_LIFE = FORGOTTEN = (
     10 * SECOND
 )  # for which a silent session keeps its places, and is known for certain
 # For which the store knows that a session is over, since another one of its process has said so.
@@ -409,7 +409,7 @@ class Witness:
             given_up = self._world.now - self._gave_up.get(who, self._world.now)
             if given_up > self.calm_after(0.0) and who not in name.doubtful:
                 self.blame("S7", f"{who} was granted at {now}, and has given up long before that")
-            if now - name.seen.get(who[0], now) > WAITER:
+            if now - name.seen.get(who[0], now) > SESSION_LIFE:
                 self.blame(
                     "L3",
                     f"{who} was granted at {now}, and has been silent since {name.seen[who[0]]}",

@@ -40,7 +40,7 @@ from tests.history.events import History
 from tests.history.simulated import Recorder
 from tests.simulation.bent import LIGHTER, bent, replaced
 from tests.simulation.callers import Callers
-from tests.simulation.checks import WAITER, Broken, Witness, members_of
+from tests.simulation.checks import SESSION_LIFE, Broken, Witness, members_of
 from tests.simulation.cluster import PORTS, Slots
 from tests.simulation.forks import forked, permit_with
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
@@ -59,7 +59,7 @@ REST = 10 * SECOND  # after which only work that needs time is left
 # forgotten its session. Then it runs a copy of the call that the network kept (docs/promises.md). A
 # place that this copy takes in the queue is lost when its session has been silent.
 FORGETS = ("full", "empty", "old", "failover", "delete", "restore", "forward")
-LATE_COPIES = LATEST + WAITER + SECOND
+LATE_COPIES = LATEST + SESSION_LIFE + SECOND
 AGES = {
     "old": 40 * SECOND,
     "failover": 2 * SECOND,

@@ -51,9 +51,9 @@ from tests.twins.wire import (
 )
 
 # How long a silent session keeps its places, and its replies after that.
-WAITER, KEEP = 10_000_000, 30_000_000
+SESSION_LIFE, KEEP = 10_000_000, 30_000_000
 UNHEARD = 4_000_000  # after its last call, a session without receivers is dead
-SOON = 3 * WAITER // 10  # a waiter asks by itself after that
+SOON = 3 * SESSION_LIFE // 10  # a waiter asks by itself after that
 SLACK = 60_000_000  # keys live for so much longer than they must
 LATER = 2**60  # microseconds: in a Cluster the members live as long as the state
 DAY = 86_400_000_000  # for which an update is remembered in any case
@@ -138,7 +138,7 @@ class Model:
             record is not None and record.reply.beginning == call.received
         )
         if (
-            call.waits and (alive_until <= gate.t or alive_until < self.restarted_at + WAITER)
+            call.waits and (alive_until <= gate.t or alive_until < self.restarted_at + SESSION_LIFE)
         ) or not received:
             return self.lapse(call)
         self.acted = True
@@ -225,7 +225,7 @@ class Model:
         lease.
         """
         assert self.gate is not None
-        self.outlast(self.gate.t + KEEP + WAITER)
+        self.outlast(self.gate.t + KEEP + SESSION_LIFE)
         if self.held and (lease := self.lease()):
             self.outlast(max(self.gate.t, self.gate.not_before) + lease)
 
@@ -389,7 +389,7 @@ class Turn:
         if not queue or model.sweep > self.gate.t:
             return
         if not model.cursor and all(until > self.gate.t for until in model.alive.values()):
-            model.sweep = self.gate.t + WAITER
+            model.sweep = self.gate.t + SESSION_LIFE
             return
         stretch = list(queue)[model.cursor : model.cursor + CLEANUP]
         for caller in stretch:
@@ -399,7 +399,7 @@ class Turn:
             else:
                 model.cursor += 1
         if len(stretch) < CLEANUP:
-            model.sweep, model.cursor = self.gate.t + WAITER, 0
+            model.sweep, model.cursor = self.gate.t + SESSION_LIFE, 0
 
     def head(self) -> Caller | None:
         """The head of the queue, past the dead and past waiters that can never pass and get that
@@ -422,25 +422,25 @@ class Turn:
     def attend(self, until: int) -> int:
         """Stay alive, and forget sessions that have been silent for long."""
         model, t = self.model, self.gate.t
-        if until >= t + 0.75 * WAITER and until >= model.restarted_at + WAITER:
+        if until >= t + 0.75 * SESSION_LIFE and until >= model.restarted_at + SESSION_LIFE:
             return until
         others = [end for each, end in model.alive.items() if each != self.call.session]
         if self.call.clustered or (not until and any(end > t - KEEP for end in others)):
             model.enlist()
             model.outlast(LATER if self.call.clustered else 0)
-        model.alive[self.call.session] = t + WAITER
+        model.alive[self.call.session] = t + SESSION_LIFE
         silent = sorted((end, session) for session, end in model.alive.items() if end <= t - KEEP)
         for _, session in silent[:CLEANUP]:
             del model.alive[session]
             model.records.pop(session, None)
             model.outbox.pop(session, None)
-        return t + WAITER
+        return t + SESSION_LIFE
 
     def tidy(self) -> None:
         """An idle name is made small, once in a while: it needs no members for one session."""
         model, t = self.model, self.gate.t
         busy = self.gate.queue or model.held or not model.members_end
-        if busy or model.tidied_at + WAITER > t:
+        if busy or model.tidied_at + SESSION_LIFE > t:
             return
         model.tidied_at, model.notified = t, None
         for request in self.call.requests:
@@ -708,7 +708,7 @@ class Turn:
         if caller is None:  # more of them are dead than one call drops, or none waits
             return (self.gate.t, True) if self.gate.queue else (-1, False)
         if t >= NEVER:
-            t = self.next_end() or self.gate.t + WAITER
+            t = self.next_end() or self.gate.t + SESSION_LIFE
         caller = self.first_awake(caller)
         if (
             caller.session != self.call.session

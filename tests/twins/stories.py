@@ -12,11 +12,11 @@ from headgate.gate.compile import program, rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.twins.driver import Story
 from tests.twins.kept import HOLD
-from tests.twins.model import KEEP, WAITER
+from tests.twins.model import KEEP, SESSION_LIFE
 
 PERIODS = [0.001, 0.007, 0.333333, 1, 60, 3600]
 LEASES = [0.02, 1, 30, 600]  # the last is longer than anything else that is remembered
-EDGES = [0, 1, 20_000, 50_000, WAITER, KEEP, KEEP + WAITER, HOLD]
+EDGES = [0, 1, 20_000, 50_000, SESSION_LIFE, KEEP, KEEP + SESSION_LIFE, HOLD]
 HELD = [[], [], ["permits"], ["permits"], ["mb"], ["permits", "mb"]]
 RATED = ["requests", "requests", "tokens"]
 MAX_SLEEPS = [None, None, None, None, None, 0, 1, 1_000, 50_000, 1_000_000, 100_000_000]

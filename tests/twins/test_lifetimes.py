@@ -15,7 +15,7 @@ from headgate.gate.compile import program, rules_of
 from headgate.limits import Concurrency, Limit, Rate, Window
 from tests.machine import scaled
 from tests.twins.driver import FOR_EVER
-from tests.twins.model import WAITER
+from tests.twins.model import SESSION_LIFE
 from tests.twins.wire import (
     NOON,
     Acquire,
@@ -314,10 +314,10 @@ def test_a_key_is_made_small_once_in_a_while(wire: Wire, remembers: bool) -> Non
 
     talk.holds(NOON + 2, 2)
     assert set(wire.lives()) == set(wire.keys)
-    talk.holds(NOON + WAITER - 1, 3)
+    talk.holds(NOON + SESSION_LIFE - 1, 3)
     assert set(wire.lives()) == set(wire.keys)
 
-    talk.holds(NOON + WAITER, 4)
+    talk.holds(NOON + SESSION_LIFE, 4)
     assert set(wire.lives()) == {wire.key}
 
 

@@ -14,7 +14,7 @@ end
 -- MEMBERS may expire before it. In a Cluster both live equally long: while a slot moves, a call for
 -- a name with only one of its keys would have to wait.
 function Expiry.extend()
-  local last = gate.t + KEEP + WAITER
+  local last = gate.t + KEEP + SESSION_LIFE
   local lease = gate.held > 0 and gate.rules.lease
   if lease then last = max(last, max(gate.t, gate.not_before) + lease) end
   local members_last, rules = last, gate.rules

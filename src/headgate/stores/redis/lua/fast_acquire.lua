@@ -48,7 +48,7 @@ function FastAcquire.run(its_keys, its_args)
   if not State.load(PROGRAM, stored[2]) then return nil end
   server_time = clock()
   local now, costs = max(server_time, gate.t), RequestId.costs_of(asked)
-  if Sessions.have_expired() or not is_ready(costs, now) then
+  if Sessions.members_expired() or not is_ready(costs, now) then
     -- Nothing changed: the state that `State.load` took out is remembered again.
     State.remember(stored[2])
     return nil

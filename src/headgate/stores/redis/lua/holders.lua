@@ -80,7 +80,8 @@ end
 function Holders.shorten(session, ends, life)
   for _, id in ipairs(ids_of(session, function(number) return ends[number] end)) do
     local t = ends[RequestId.number(id)]
-    -- A score that says `since` ends a little later. A lease of 0 must end exactly now.
+    -- A score that says `since` makes a lease a little longer (membership.lua). One of 0 must end
+    -- exactly now.
     Membership.set_lease_end(id, t, life > 0 and t - life)
     gate.next_expiry = min(gate.next_expiry, t)
   end

@@ -1,9 +1,9 @@
 -- The limits that were replaced: processes that declare different limits must not make them flap.
 --
--- The field `former` has the moment and the client of the last few replacements. Until HOLD is
--- over, only the client that replaced limits can declare them again. While an update holds, no
--- client can. The last entry names the client of the present limits, which it may always replace.
--- Limits that only an update had set are forgotten first: no code declares them.
+-- The field `former` has the moment and the client of the last few replacements. The client that
+-- replaced limits can declare them again at any time. So can the client of the last entry, which
+-- has set the present limits. Any other client waits for HOLD. While an update holds, no client
+-- can. Limits that only an update had set are forgotten first: no code declares them.
 
 LimitsHistory = {}
 
@@ -69,9 +69,9 @@ local function write(how, entries)
   redis.call('HSET', HASH, 'former', table.concat(lines, '\n'))
 end
 
--- Notes that the limits of this call replace `program`: the present limits, or the ones that the
--- process of an update had declared. A declaration drops entries older than HOLD. An update keeps
--- them: no process may declare them while it holds.
+-- Notes that the limits of this call replace `program`. Mostly these are the present limits. For an
+-- update they may also be limits that its process declared before. A declaration drops entries
+-- older than HOLD. An update keeps them: no process may declare them while it holds.
 function LimitsHistory.replace(program)
   local entries, how = read()
   local is_update, kept = DECLARES == UPDATED, {}
@@ -92,7 +92,8 @@ function LimitsHistory.replace(program)
     kept[#kept + 1] = { updated = only_updated, t = gate.t, client = client, program = program }
   end
   shorten(kept)
-  write(not is_update and AS_DECLARED or was_declared and AS_BOTH or AS_UPDATED, kept)
+  local as_update = was_declared and AS_BOTH or AS_UPDATED
+  write(is_update and as_update or AS_DECLARED, kept)
 end
 
 -- A process declares limits that an update had set.

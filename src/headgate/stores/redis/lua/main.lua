@@ -76,19 +76,19 @@ local function open_state(limits, state, alive_until, record, received, lost, wa
     local hold = LimitsHistory.hold_time()
     if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. limits) end
   end
-  Sessions.forget_expired()
+  Sessions.forget_expired_members()
   if head_notified == '' then drop_placeholders() end
   Repair.run()
   -- The places of the session may be gone. Either it was silent for long, or waiters were lost at
-  -- `restarted_at`, and it has not called since. Its first call after that moment would have
-  -- extended its life to WAITER after it, or longer (Sessions.stay_alive).
-  local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
+  -- `restarted_at`, and it has not called since. The first call after `restarted_at` lets a session
+  -- live for SESSION_LIFE from then on, or longer (Sessions.stay_alive).
+  local silent = alive_until <= gate.t or alive_until < gate.restarted_at + SESSION_LIFE
   if (waits and silent) or lost then return lapse(record) end
   return nil
 end
 
 -- A session that waits calls again after this time at the latest (HEARTBEAT in session/polls.py).
-local SOON = 0.3 * WAITER
+local SOON = 0.3 * SESSION_LIFE
 
 -- Whether the head's session was notified of `t`, or of an earlier moment that is still to come. It
 -- calls at the moment that it was notified of.
@@ -102,7 +102,7 @@ end
 local function look_at_head(id, t)
   -- Requests of expired sessions still stand before the head, so this session calls again at once.
   if not id then return gate.queued > 0 and '0 1' or '-1 0' end
-  if t >= NEVER then t = Holders.next_expiry(SOON) or gate.t + WAITER end
+  if t >= NEVER then t = Holders.next_expiry(SOON) or gate.t + SESSION_LIFE end
   id = Queue.first_awake(id)
   local session = RequestId.session(id)
   local delay = max(0, t - gate.t)

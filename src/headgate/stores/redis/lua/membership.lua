@@ -95,11 +95,11 @@ end
 
 -- Holders
 
--- The score of a holder whose lease was renewed or shortened. The last 15 bits of the lease's end
--- say since when the permit is held: 3 bits for a unit, 20 ms times a power of 8, and 12 for the
--- moment of the grant in that unit, modulo COUNT. To have these bits, a lease ends up to STEP
--- microseconds later. The score is half a microsecond less than a whole number, and all others are
--- whole. Twin: held_since() of protocol/members.py.
+-- The score of a holder whose lease was renewed or shortened. It also says since when the permit is
+-- held, in the last 15 bits of the lease's end. To have these bits, the lease ends up to STEP
+-- microseconds later. The first 3 choose a unit of time: 20 ms times a power of 8. The other 12 are
+-- the moment of the grant, in that unit and modulo COUNT. The score is half a microsecond less than
+-- a whole number, and all others are whole. Twin: held_since() of protocol/members.py.
 local STEP, COUNT = 32768, 4096
 
 local function score_since(lease_end, since)

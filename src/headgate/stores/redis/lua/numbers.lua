@@ -16,6 +16,7 @@ local function is_common(number)
   return (number >= -1 and number < SOME) or number % 1000 == 0
 end
 
+-- An estimate may be beyond 2^63, where '%d' is wrong, too.
 local function text_of(number)
   return format(number < NEVER and INTEGER or '%.0f', number)
 end

@@ -83,8 +83,8 @@ function verbs.acquire(first, count, max_sleep, max_waiters, asked)
   Holders.write()
 end
 
--- Removes unread grants. Returns their moments, by number. Only the session that calls has its
--- outbox here.
+-- Removes unread grants. Returns their moments, by number. This call has read only the outbox of
+-- its own session.
 local function take_back(session, first, count)
   local numbers = {}
   if session ~= SESSION then return numbers end

@@ -3,14 +3,14 @@
 --
 -- An item is "number count moment fence lease", for `count` requests in a row. Moment and fence are
 -- relative to the `now` of the call that granted them. Moment -1: the request can never pass. A
--- kept text has " @now" and the items of a call, for one call after another. At the end of a reply
--- or a notification, "!" and a time say how long a pause lasts.
+-- kept text has several such calls, each as " @now" and its items. At the end of a reply or a
+-- notification, "!" and a time say how long a pause lasts.
 
 Outbox = {}
 
 local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
--- The news of a pause or resume in this call. A later grant of the same call, for the end of a
--- short pause, moves `not_before`. From then on Gate.pause_left returns 0.
+-- What to say of a pause or resume by this call. At its end, Gate.pause_left may not know it any
+-- more: a grant for the end of a short pause has moved `not_before`.
 local pause_text
 local unread -- the items that were kept for the session that calls
 local boxes -- the items of this call, by session
@@ -55,8 +55,8 @@ end
 
 local ITEM = ' (%d+) (%d+) (%-?%d+) (%d+) (%d+)'
 
--- What is left of an item without the numbers in `ended`: a run between each two of them. Notes the
--- moments of those in `moments`.
+-- What is left of an item without the numbers in `ended`: an item for each run between them. Notes
+-- the moments of those numbers in `moments`.
 local function rest_of(now, first, count, t, fence, lease, ended, moments)
   local text, from = '', 0
   local function keep_before(i)

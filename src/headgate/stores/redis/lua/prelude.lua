@@ -27,8 +27,8 @@
 --   t                           the moment of this call; it never goes back
 --   not_before                  no grant for a moment before this one
 --   reserved                    the latest granted moment
---   own_pause, whole_pause      the end of the last pause of this name, and of the whole limiter.
---                               Only a call that names it knows the latter
+--   own_pause, whole_pause      the end of the last pause of this name; and of that of the whole
+--                               limiter, if this call names one
 --   fence                       the fence of the last grant
 --   last_place                  the place of the last request in the queue
 --   queued, held, sessions      how many members wait, hold or are sessions (nil: not counted)
@@ -37,7 +37,7 @@
 --   next_sweep, sweep_cursor    when the queue is next searched for expired sessions; the rank at
 --                               which the search goes on
 --   restarted_at                requests that joined the queue before this moment were lost
---   keys_end, members_end       until when HASH lives, and MEMBERS; 0: there is no MEMBERS
+--   keys_end, members_end       until when HASH lives; until when MEMBERS does, or 0 without it
 --   tidied_at                   when the name was last tidied (tidy.lua); 0: not lately
 --   large                       HASH has had a long value since `tidied_at`
 --   offered                     no process has declared the limits
@@ -54,8 +54,8 @@
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
 local FORMAT = 7 -- of the state and the records: raise it when their numbers change
--- How long a session lives after a call. Twin: WAITER in session/recovery.py.
-local WAITER = 10000000
+-- How long a session lives after a call. Twin: SESSION_LIFE in session/recovery.py.
+local SESSION_LIFE = 10000000
 -- How long the record of an expired session stays. Twin: KEEP in session/next_call.py.
 local KEEP = 30000000
 local UNHEARD = 4000000 -- the life of a session that receives no notification
@@ -68,7 +68,9 @@ local DAY = 86400000000
 local KNOWN, DECLARED, UPDATED, ASKED, OFFERED = '0', '1', '2', '3', '4'
 local SHORT = 64 -- Redis keeps a hash as a list if no value is longer (hash-max-listpack-value)
 local FEW = 64 -- and if it has few fields
-local PLACE = 16 -- places stay below 2^48 until the year 2112. Twin: PLACE of protocol/members.py
+-- Microseconds of a place (queue.lua). So places stay below 2^48 until the year 2112. Twin: PLACE
+-- of protocol/members.py.
+local PLACE = 16
 local REMEMBERED = 100 -- declarations and states that stay in memory between calls
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min

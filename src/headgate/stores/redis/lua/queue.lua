@@ -114,12 +114,12 @@ function Queue.first_awake(head)
 end
 
 -- Removes requests of expired sessions, so that only living ones are counted. A search starts at
--- most every WAITER, and only if a session has expired. An expired session is known for KEEP, which
--- is longer, so no search misses it. Each call walks a part of the queue.
+-- most every SESSION_LIFE, and only if a session has expired. An expired session is known for KEEP,
+-- which is longer, so no search misses it. Each call walks a part of the queue.
 function Queue.sweep()
   if gate.next_sweep > gate.t then return end
   if gate.sweep_cursor == 0 and not Membership.silent_since(gate.t, 1)[1] then
-    gate.next_sweep = gate.t + WAITER
+    gate.next_sweep = gate.t + SESSION_LIFE
     return
   end
   local last = min(gate.sweep_cursor + CLEANUP, gate.queued) - 1
@@ -133,5 +133,5 @@ function Queue.sweep()
       Sessions.leave(session)
     end
   end
-  if #ids < CLEANUP then gate.next_sweep, gate.sweep_cursor = gate.t + WAITER, 0 end
+  if #ids < CLEANUP then gate.next_sweep, gate.sweep_cursor = gate.t + SESSION_LIFE, 0 end
 end

@@ -15,8 +15,8 @@ function Repair.count_holders(opened)
 end
 
 local function repair_queue(queued)
-  -- No earlier call may have this moment. After the clock has stepped back, gate.t is that of the
-  -- last call, so add 1.
+  -- `restarted_at` must be later than each earlier call. After the clock has stepped back, gate.t
+  -- is still that of the last call, so add 1.
   if queued < gate.queued then
     gate.t = gate.t + 1
     gate.restarted_at = gate.t

@@ -8,7 +8,8 @@
 ReplyCache = {}
 
 -- Tells apart the servers that write records, and the starts of each: the moment of the library's
--- first record, in 32 bits. nil: it has written none yet. 0: a script cannot know it.
+-- first record, in 32 bits. nil: it has written none yet. 0: this is a script, which keeps nothing
+-- from call to call.
 --
 -- A session subscribes on one server. After a failover, a restart or a move of its slot, its record
 -- has another number. So the present server does not notify it.

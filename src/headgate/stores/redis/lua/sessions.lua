@@ -1,6 +1,6 @@
 -- Sessions: one event loop's conversation about one name. A session that waits and sends no call
--- expires, and loses its places (L3). A call extends its life to WAITER only if less than three
--- quarters of that are left. So it expires 7.5 to 10 s after its last call.
+-- expires, and loses its places (L3). A call extends its life to SESSION_LIFE only if less than
+-- three quarters of that are left. So it expires 7.5 to 10 s after its last call.
 
 Sessions = {}
 
@@ -55,7 +55,7 @@ end
 -- Makes MEMBERS, if there is none: a request waits or holds, or there are several sessions.
 function Sessions.enlist()
   if gate.members_end > 0 then return end
-  gate.members_end = gate.t -- Expiry.extend sets it
+  gate.members_end = gate.t -- not 0, because MEMBERS exists now; Expiry.extend sets the true end
   local sessions, own = recorded()
   if own then sessions[#sessions + 1] = SESSION end
   for _, session in ipairs(sessions) do
@@ -64,7 +64,7 @@ function Sessions.enlist()
   end
 end
 
-function Sessions.have_expired()
+function Sessions.members_expired()
   return gate.members_end > 0 and gate.members_end <= server_time
 end
 
@@ -82,8 +82,8 @@ function Sessions.leave_alone()
 end
 
 -- MEMBERS has expired: only the records of its sessions are left, and no request waits or holds.
-function Sessions.forget_expired()
-  if not Sessions.have_expired() then return end
+function Sessions.forget_expired_members()
+  if not Sessions.members_expired() then return end
   Membership.count() -- raises WRONGTYPE if MEMBERS belongs to another program
   redis.call('DEL', MEMBERS)
   be_alone()
@@ -116,18 +116,18 @@ end
 function Sessions.stay_alive(alive_until)
   -- After waiters were lost, the first call of each session extends its life. So open_state() in
   -- main.lua can tell whether it has called since.
-  local enough = alive_until >= gate.t + 0.75 * WAITER
-  if enough and alive_until >= gate.restarted_at + WAITER then return alive_until end
+  local enough = alive_until >= gate.t + 0.75 * SESSION_LIFE
+  if enough and alive_until >= gate.restarted_at + SESSION_LIFE then return alive_until end
   -- Without MEMBERS, a session that has a record is the only one.
   local alone = gate.members_end == 0 and not CLUSTERED and (alive_until > 0 or is_alone())
-  if alone then return gate.t + WAITER end
+  if alone then return gate.t + SESSION_LIFE end
   Sessions.enlist()
-  Membership.keep_alive(SESSION, gate.t + WAITER)
+  Membership.keep_alive(SESSION, gate.t + SESSION_LIFE)
   for _, session in ipairs(Membership.silent_since(gate.t - KEEP, CLEANUP)) do
     Membership.remove_session(session)
     forget({ session })
   end
-  return gate.t + WAITER
+  return gate.t + SESSION_LIFE
 end
 
 -- Ends a session whose places are lost. If its process lives, the next reply to it is `lapsed`, and

@@ -1,5 +1,6 @@
 -- The state between two calls: its numbers in a row, as MessagePack. Every call writes it, so the
--- declaration has a field of its own. The number of sessions is not in the text, only in `known`.
+-- declaration has a field of its own. The number of sessions is not written: only a remembered
+-- state has it.
 --
 -- MessagePack writes small numbers in a byte and moments in nine. So moments that are mostly near
 -- `t` are written as their distance from it.
@@ -13,10 +14,10 @@ local ALONE, HELD, QUEUED = 8, 12, 14
 -- and of AGE * tidy_age. With MEMBERS it is 1 + flags, so above 0. Without MEMBERS it is -flags.
 local LARGE, QUEUE_EXISTS, AGE = 1, 2, 4
 
--- 1 more than the time since the name was tidied. 0: that was WAITER ago, or longer.
+-- 1 more than the time since the name was tidied. 0: that was SESSION_LIFE ago, or longer.
 local function tidy_age(t)
   local age = t - gate.tidied_at
-  return age < WAITER and age + 1 or 0
+  return age < SESSION_LIFE and age + 1 or 0
 end
 
 -- The distance of a moment from `t`; 0: there is no such moment. So distances from 0 on are written
@@ -26,9 +27,10 @@ local function distance(moment, t)
   return moment < t and moment - t or moment - t + 1
 end
 
-local function head(t)
+local function pack_gate(t)
+  -- These three are mostly of the last grant, so they are near each other.
   local not_before, reserved = gate.not_before - t, gate.reserved - gate.not_before
-  local fence = gate.fence - gate.not_before -- mostly the three are of the last grant
+  local fence = gate.fence - gate.not_before
   local keys_end, restarted_at, age = gate.keys_end - t, gate.restarted_at - t, tidy_age(t)
   local flags = (gate.large and LARGE or 0) + AGE * age
   if gate.members_end == 0 then
@@ -47,8 +49,8 @@ local function head(t)
     1 + flags + QUEUE_EXISTS, members_end, expiry, gate.held, sweep, gate.queued, place)
 end
 
--- Reads the numbers that not every head has. Returns how many numbers this one has.
-local function restore_head(t, numbers)
+-- Reads the numbers that only some states have. Returns how many come before those of the rules.
+local function restore_gate(t, numbers)
   local members_exist = numbers[ALONE] > 0
   local flags = members_exist and numbers[ALONE] - 1 or -numbers[ALONE]
   local age = floor(flags / AGE)
@@ -88,7 +90,7 @@ end
 
 function State.save()
   local t = gate.t
-  local text = head(t)
+  local text = pack_gate(t)
   for i, rule in ipairs(gate.rules) do
     text = text .. pack_rule(gate.waiting[i], rule:numbers(t))
     if rule.changed then write_log('log' .. i, rule) end
@@ -124,7 +126,7 @@ local function restore(program, text)
     restarted_at = t + numbers[7], members_end = 0, next_expiry = 0, held = 0, queued = 0,
     last_place = 0, next_sweep = 0, sweep_cursor = 0, tidied_at = 0, large = false,
   }
-  local at = restore_head(t, numbers) + 1
+  local at = restore_gate(t, numbers) + 1
   for i, rule in ipairs(gate.rules) do
     local last = at + numbers[at]
     gate.waiting[i] = numbers[at + 1]

@@ -1,7 +1,7 @@
 -- Makes a name small again when it is idle: one HASH, which is a list.
 --
 -- The commands for this take as long as a call. A name that is held again and again would pay them
--- for each permit. So a name is tidied once in WAITER at most.
+-- for each permit. So a name is tidied once in SESSION_LIFE at most.
 
 Tidy = {}
 
@@ -14,7 +14,7 @@ end
 -- Removes what only a name with waiters or holders needs. Returns whether HASH may be large.
 function Tidy.run()
   if gate.queued > 0 or gate.held > 0 or gate.members_end == 0 then return false end
-  if gate.tidied_at + WAITER > gate.t then return false end
+  if gate.tidied_at + SESSION_LIFE > gate.t then return false end
   local was_large = gate.large
   gate.tidied_at, gate.large = gate.t, false
   if was_large then redis.call('HDEL', HASH, 'told') end

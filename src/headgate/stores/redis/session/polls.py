@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # The seconds before its moment at which the head of the queue asks.
 MARGIN = 0.5 * RESERVE_AHEAD / 1_000_000
 # Seconds without a call after which a session with waiters sends one, to show that it is alive.
-# This is 0.3 of the script's WAITER (SOON in main.lua).
+# This is 0.3 of the script's SESSION_LIFE (SOON in main.lua).
 HEARTBEAT = 3.0
 GRACE = 0.1  # seconds after its estimate at which a waiter asks for its state
 
@@ -39,8 +39,8 @@ class Polls:
             wait = self._seconds_to_estimate(now)
         else:
             wait = head / 1_000_000
-            # The session asks earlier by MARGIN, so that the grant comes in time. A head that waits
-            # for a nearer moment waits for the end of a lease, which cannot be reserved.
+            # The session asks earlier by MARGIN, so that the grant comes in time. A nearer moment
+            # would be reserved already, unless it is the end of a lease. Then asking early is vain.
             if head > RESERVE_AHEAD:
                 wait -= MARGIN
         # A permit whose notification was lost must not lose its lease before the session asks.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.traffic import Traffic
 
 # The script keeps the places of a silent session for 7.5 to 10 s after its last call (prelude.lua).
-WAITER = 10.0
+SESSION_LIFE = 10.0
 
 
 class Recovery:
@@ -49,7 +49,7 @@ class Recovery:
 
     def _lasting(self) -> float:
         """Seconds after a call for which the server may hold something for us."""
-        return max(WAITER, self._last_reply.lease / 1_000_000)
+        return max(SESSION_LIFE, self._last_reply.lease / 1_000_000)
 
     def begin_again(self, now: float) -> None:
         """Begin another session, in which no caller has a place yet."""
