@@ -105,13 +105,13 @@ class LimitSync:
                 self.declares = DECLARED
             raise
 
-    def note_overruled(self, holds: Declaration) -> bool:
+    def note_overruled(self, in_force: Declaration) -> bool:
         """Take over limits of another process. False: this process has its own to declare."""
         up_to_date = self.declares == KNOWN
         if up_to_date:
-            self.declared = holds
+            self.declared = in_force
         elif self.declares == ASKED:
-            self._in_store = holds
+            self._in_store = in_force
         return up_to_date or self.declares == ASKED
 
     def note_offer(self, offered: Declaration) -> None:
@@ -121,21 +121,22 @@ class LimitSync:
         elif self.declares == ASKED:
             self._in_store = offered
 
-    def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
-        """The server has turned down our limits `program`: go by `holds` for `wait` microseconds.
+    def note_turned_down(self, program: str, in_force: Declaration, wait: int, now: float) -> bool:
+        """The server has turned down our limits `program`. Go by those `in_force` for `wait`
+        microseconds.
 
-        `wait` -1: an update holds, so go by `holds` for HOLD. Return False if this process has
+        `wait` -1: an update holds, so go by them for HOLD. Return False if this process has
         declared other limits meanwhile: they have still to be sent.
         """
         until = now + (HOLD if wait < 0 else wait) / 1_000_000
         ours = self.declared
         if self.declares != DECLARED or ours.program != program:
             return False  # ours changed meanwhile
-        self.declared, self.declares, self._turned_down = holds, KNOWN, ours
+        self.declared, self.declares, self._turned_down = in_force, KNOWN, ours
         self._held_until, self.moment = until, until if wait >= 0 else inf
         # An update overrules declarations in code on purpose, so nothing is logged.
         if wait >= 0:
-            warn_of_processes(self.name, program, holds.program)
+            warn_of_processes(self.name, program, in_force.program)
         return True
 
     def declare_if_due(self, now: float) -> None:

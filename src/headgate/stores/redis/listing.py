@@ -24,7 +24,7 @@ TIMEOUT = 2.0  # seconds that servers get to answer for the names in `among`
 
 
 class RedisLists:
-    """The lists of one store. Errors name the call: such a name ends with "/" (`title`)."""
+    """The lists of one store. Errors name the call. The "/" at its end tells `title` that."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology

@@ -185,7 +185,7 @@ class Routing:
         self._note_posted(operation)
 
     def _note_posted(self, operation: Operation) -> None:
-        """A caller of a key must not overtake a pause of the whole limiter by its own process."""
+        """After this process has paused the whole limiter, no caller of a key here may overtake."""
         if isinstance(operation, Pause) and self._queue.whole is None:
             self._queue.pause.distrust(monotonic())
 
