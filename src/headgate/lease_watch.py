@@ -146,8 +146,8 @@ class Watch:
             self._arm(task)
 
     def _arm(self, task: asyncio.Task[Any]) -> None:
-        if self._permit.held and self._permit.believed < inf:
-            left = max(0.0, self._permit.believed - monotonic())
+        if self._permit.held and self._permit.certain_until < inf:
+            left = max(0.0, self._permit.certain_until - monotonic())
             self._timer = task.get_loop().call_later(
                 left - min(MARGIN, left * MARGIN_FRACTION), self._too_late
             )
@@ -162,7 +162,7 @@ class Watch:
         set_lease_end(self._permit, monotonic())
 
     def _error(self) -> LeaseLostError:
-        now, until = monotonic(), self._permit.believed
+        now, until = monotonic(), self._permit.certain_until
         return LeaseLostError(
             f"A block of {title(self._name)} lost its permit {max(0.0, until - self._began):.3f} s "
             f"after it began, {max(0.0, now - until):.3f} s ago: its lease was not renewed in "

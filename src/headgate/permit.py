@@ -84,7 +84,7 @@ class Permit:
         "_lost_at_release",
         "_queue",
         "_reported",
-        "believed",
+        "certain_until",
         "fence",
         "guard",
         "held",
@@ -103,7 +103,7 @@ class Permit:
         grant: Grant,
         waited: float,
         key: Hashable,
-        believed: float | None,
+        certain_until: float | None,
         home: object = None,
     ) -> None:
         self._queue = queue
@@ -114,11 +114,11 @@ class Permit:
         self.waited = waited
         self.key = key  # the store's own id of the permit; no key of a limiter
         self.home = home  # the store's object that renews this permit
-        # The end of the lease on the monotonic clock, as this process believes; infinity: it never
+        # Until this moment, on the monotonic clock, the lease certainly holds; infinity: it never
         # ends. The argument is None if there is no lease. Such a permit holds nothing, unless
         # `start_holding` follows, as in memory.
-        self.believed = inf if believed is None else believed
-        self.held = believed is not None
+        self.certain_until = inf if certain_until is None else certain_until
+        self.held = certain_until is not None
         self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
         # Makes the watch when a block begins. None: no block of this permit is watched.
         self.guard: Callable[[Permit], BlockWatch] | None = None
@@ -136,7 +136,7 @@ class Permit:
         """
         if self._lost_at_release is not None:
             return self._lost_at_release
-        return self.held and monotonic() >= self.believed
+        return self.held and monotonic() >= self.certain_until
 
     def __enter__(self) -> Permit:
         self._check_unreleased()
@@ -266,11 +266,11 @@ def start_holding(permit: Permit) -> None:
 
 
 def set_lease_end(permit: Permit, end: float) -> None:
-    """Believe in the lease until `end`, on the monotonic clock. If `end` is now, the lease is lost.
+    """The lease is certain until `end`, on the monotonic clock. If `end` is now, the lease is lost.
     A lost lease stays lost.
     """
     if not permit.lost:
-        permit.believed = end
+        permit.certain_until = end
     watch = permit.watch  # another thread may end the block meanwhile
     if watch is not None:
         watch.on_lease_change()

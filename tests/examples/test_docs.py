@@ -278,8 +278,8 @@ async def use_everything(url: str, name: str) -> None:
     await asyncio.gather(
         asyncio.to_thread(asyncio.run, take_turns(url, name, limits)), take_turns(url, name, limits)
     )
-    believed = held.believed
-    await eventually(lambda: held.believed != believed)  # a third of the lease later at most
+    before = held.certain_until
+    await eventually(lambda: held.certain_until != before)  # a third of the lease later at most
     assert await held.arelease()
     changed = Limiter(
         name, Concurrency(2, lease=LEASE), Window(5, per=0.02, unit="tokens"), store=url

@@ -77,7 +77,7 @@ async def test_a_permit_granted_after_a_step_forward_is_valid_for_one_lease_at_m
     holder.release()
     permit = await soon(caller)
 
-    assert permit.believed <= monotonic() + LEASE
+    assert permit.certain_until <= monotonic() + LEASE
     await permit.arelease()
 
 

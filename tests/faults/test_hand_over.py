@@ -365,7 +365,7 @@ async def test_no_permit_is_handed_over_when_the_lease_or_the_queue_is_in_doubt(
     if doubt == "no reply has come for long":
         permit.home.machine.numbering.last_reply.asked_at -= 2 * polls.HEARTBEAT
     else:
-        permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 8
+        permit.certain_until = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 8
     handed: list[bool] = []
     hand_over = LocalHandoff.hand_over
     monkeypatch.setattr(

@@ -391,11 +391,11 @@ async def test_a_holder_that_learns_late_of_its_grant_renews_at_once(
     """S2, S7: given a notification that came when most of the lease was over, then the holder
     renews at once. In a third of the lease it would be too late.
     """
-    monkeypatch.setattr(Grants, "_believed", lambda its, *told: monotonic() + 0.2 * LEASE)
+    monkeypatch.setattr(Grants, "_certain_until", lambda its, *told: monotonic() + 0.2 * LEASE)
     permit = await elsewhere(name, ONE, url=redis_url).acquire()
-    rest = permit.believed
+    rest = permit.certain_until
 
-    await eventually(lambda: permit.believed > rest)
+    await eventually(lambda: permit.certain_until > rest)
 
     assert not permit.lost
     assert await permit.arelease()

@@ -53,7 +53,7 @@ async def renewed(permit: Permit) -> None:
     is held for longer.
     """
     sent_before_now = monotonic() + LEASE
-    await eventually(lambda: permit.lost or permit.believed > sent_before_now)
+    await eventually(lambda: permit.lost or permit.certain_until > sent_before_now)
 
 
 async def released(limiter: Limiter) -> None:

@@ -508,7 +508,7 @@ class Witness:
                 and not self._excused(permit, belief)
             ):
                 self.blame(
-                    "S2", f"{holder} believes to hold until {permit.believed}, and was let go"
+                    "S2", f"{holder} believes to hold until {permit.certain_until}, and was let go"
                 )
 
     def _check_lifetime(self, call: Call) -> None:
@@ -566,7 +566,7 @@ class Witness:
                 else loop.time()
             )
             self._permits[key] = belief = Belief(
-                weakref.ref(permit), loop, permit.believed, asked_at
+                weakref.ref(permit), loop, permit.certain_until, asked_at
             )
             self._check_belief(name, key, permit, belief)
 
@@ -621,19 +621,19 @@ class Witness:
             return
         members = members_of(self._server, f"headgate:{{{name}}}:who".encode())
         end = members.holders.get(key)
-        left = (permit.believed - belief.loop.time()) * SECOND
+        left = (permit.certain_until - belief.loop.time()) * SECOND
         if end is None or end - self._server.look().microseconds() < left - 2:
             self.blame("S2", f"{key} believes to hold for {left} us; the store has {end}")
 
     def _believes(self, permit: Permit, loop: ProcessLoop) -> bool:
-        return loop.alive and permit.held and loop.time() < permit.believed
+        return loop.alive and permit.held and loop.time() < permit.certain_until
 
     def _excused(self, permit: Permit, belief: Belief) -> bool:
         """Whether the store may have forgotten it since the request that it was granted or renewed
         by.
         """
-        since = permit.believed - self._lease
-        if permit.believed == belief.until:
+        since = permit.certain_until - self._lease
+        if permit.certain_until == belief.until:
             since = min(since, belief.since)
         return (
             self._disturbed

@@ -190,7 +190,7 @@ PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     ),
     "a lease is counted from the reply": (
         Grants,
-        "_believed",
+        "_certain_until",
         lambda its, t, lease, server, now: now + lease / 1e6,
         "S2",
     ),

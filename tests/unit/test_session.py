@@ -74,8 +74,8 @@ class Held:
         self.key = pending.caller
         self.t, self.units = pending.t, pending.request.units
         self.fence = cast(Grant, cast(Promise, pending.future).outcome).fence
-        assert pending.believed is not None
-        self.believed = pending.believed
+        assert pending.certain_until is not None
+        self.certain_until = pending.certain_until
 
 
 class Talk:
@@ -509,7 +509,7 @@ def test_limits_that_the_store_has_lost_are_declared_again_in_place_of_an_offer(
 def test_a_lease_is_renewed_at_a_third_and_counts_from_the_sending_of_the_call() -> None:
     talk = Talk()
     permit = talk.holds(talk.granted())
-    assert permit.believed == START + LEASE
+    assert permit.certain_until == START + LEASE
     assert moments_away(talk) == pytest.approx(LEASE / 3)
 
     talk.pass_time(LEASE / 3)

@@ -113,7 +113,7 @@ class FastPath:
         self.names.add(issuer.name)
         caller = new_caller((self.id, self._calls, request.text))
         permit = None
-        believed = lease_end(declared)
+        certain_until = lease_end(declared)
         keys = keys_of(issuer.key)
         number, flags = str(self._calls), CLUSTERED * self._topology.several
         words = words_at_once(
@@ -125,7 +125,7 @@ class FastPath:
             if grant is not None and not self._of_parent:
                 issuer.limits.note_carried(declared.program, statement)
                 waited = monotonic() - start
-                permit = Permit(issuer, request.units, grant, waited, caller, believed, self)
+                permit = Permit(issuer, request.units, grant, waited, caller, certain_until, self)
                 # A fork may have come since the check above.
                 if permit.held and self.process == os.getpid():
                     issuer.hold(permit, declared.lease)

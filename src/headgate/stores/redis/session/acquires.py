@@ -20,7 +20,7 @@ UNSENT = Caller("", 0, "")
 
 class PendingAcquire:
     __slots__ = (
-        *("__weakref__", "believed", "caller", "cancel", "deadline", "due", "enters"),
+        *("__weakref__", "certain_until", "caller", "cancel", "deadline", "due", "enters"),
         *("future", "grant_future", "last", "number", "permit", "queued", "request", "start", "t"),
         "undone_fence",
     )
@@ -43,7 +43,7 @@ class PendingAcquire:
         self.cancel: Cancel | None = None  # at most one, or the grant would be undone twice
         self.permit: Permit | None = None  # that another caller left to it
         # Until when it is held for certain. None: it holds nothing.
-        self.believed: float | None = None
+        self.certain_until: float | None = None
 
     def report_wait(self, grant_future: Promise, position: int, delay: int) -> None:
         """Give the position to the caller's `on_wait`, once."""
@@ -70,7 +70,7 @@ class Deadline(NamedTuple):
 
     moment: float
     number: int  # tells apart equal moments
-    # One. None when the caller has ended: a heap can remove only its first entry.
+    # The caller. Empty when it has ended: a heap can remove only its first entry.
     callers: list[PendingAcquire]
 
 

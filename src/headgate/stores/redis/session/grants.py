@@ -104,14 +104,14 @@ class Grants:
         pending.t = t = grant.t
         self._handoff.note_grant(pending)
         traffic = self._traffic
-        pending.believed = self._believed(t, lease, server_now, now) if lease else None
+        pending.certain_until = self._certain_until(t, lease, server_now, now) if lease else None
         if pending.future.done():
             traffic.give_up(pending)
             return
         if lease:
             self._renewal.expected[pending] = lease
         reserved = traffic.reserved
-        # The first condition saves the call for a limiter that is no key.
+        # The first condition saves time for a limiter that is no key.
         whole_paused = reserved.whole is not None and reserved.is_whole_paused(now)
         if t <= server_now and not (reserved.sleepers or whole_paused):
             pending.future.set_result(grant)
@@ -121,20 +121,21 @@ class Grants:
             if whole_paused or reserved.precedes_pause(grant):  # news of the pause was faster
                 self.hold_back(now)
 
-    def _believed(self, t: int, lease: int, server_now: int, now: float) -> float:
+    def _certain_until(self, t: int, lease: int, server_now: int, now: float) -> float:
         """The moment until which a permit granted for `t` is certain (S2, lease time).
 
-        The lease ends at `t + lease` by the server's clock. The last answered call says when that
-        is here, counted from its sending. A notification of `server_now` says it again, counted
-        from its arrival. The server's clock may have stepped in between, so the earlier end counts.
+        The lease ends at `t + lease` by the server's clock. Two pairs of moments translate that to
+        the clock of this process. One is the server's time in the last reply, and the sending of
+        its call. The other is `server_now` of a notification, and its arrival. The server's clock
+        may have stepped in between, so the earlier end counts.
         """
         known, sent = self._last_reply.server_time, self._traffic.sent
         if not known:  # A notification was faster than the first reply: the call in flight asked.
             return (sent.at if sent else 0.0) + lease / 1_000_000
-        believed = self._last_reply.asked_at + (t + lease - known) / 1_000_000
+        end = self._last_reply.asked_at + (t + lease - known) / 1_000_000
         if server_now == known:
-            return believed
-        return min(believed, now + (t + lease - server_now) / 1_000_000)
+            return end
+        return min(end, now + (t + lease - server_now) / 1_000_000)
 
     def apply_outbox(self, outbox: Outbox, server_now: int, now: float) -> dict[int, bool]:
         """Apply grants and a pause. Return, by fence, whether a caller claims the grant."""

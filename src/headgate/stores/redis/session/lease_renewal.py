@@ -36,7 +36,7 @@ class LeaseRenewal:
         # The permit for which `moment` was last planned: its lease, and until when it was certain.
         # One with the same lease that is certain for as long needs no earlier renewal.
         self._planned_lease = 0
-        self._planned_believed = inf
+        self._planned_until = inf
         self.lost: list[Permit] = []  # as the current reply shows
 
     @property
@@ -58,13 +58,13 @@ class LeaseRenewal:
     def hold(self, permit: Permit, lease: int) -> bool:
         """Renew `permit`. Return whether the next renewal is in time for it."""
         self._held[ref(permit, self._held.pop)] = lease
-        return lease == self._planned_lease and permit.believed >= self._planned_believed
+        return lease == self._planned_lease and permit.certain_until >= self._planned_until
 
     def renew_in_time(self, permit: Permit, lease: int, now: float) -> None:
         """Renew after a third of the lease, which may have begun long before `now`."""
         third = third_of(min(lease, self._limits.declared.lease or lease))
-        self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
-        self._planned_lease, self._planned_believed = lease, permit.believed
+        self._renew_at(min(now + third, max(now, permit.certain_until - 2 * third)))
+        self._planned_lease, self._planned_until = lease, permit.certain_until
 
     def numbers_of(self, session_id: str) -> set[int]:
         callers = [
@@ -82,7 +82,7 @@ class LeaseRenewal:
         known = self._known()
         log_those_lost(self._limits.name, [permit for permit, _ in known])
         held = [(permit, lease) for permit, lease in known if permit.held and not permit.lost]
-        self.moment = self._planned_believed = inf
+        self.moment = self._planned_until = inf
         if held:
             lease = self._limits.declared.lease or min(lease for _, lease in held)
             self._renew_at(now + third_of(lease))

@@ -73,7 +73,8 @@ class LocalHandoff:
         )
         # More than a sixth of the lease must be left (docs/decisions/local-handoff.md).
         certain = (
-            permit.believed - now > last.lease / 6_000_000 and now - last.asked_at <= MOST_SILENCE
+            permit.certain_until - now > last.lease / 6_000_000
+            and now - last.asked_at <= MOST_SILENCE
         )
         return allowed and certain
 
@@ -85,8 +86,8 @@ class LocalHandoff:
     def note_queued(self, sent: Sent, ahead: int) -> None:
         """A reply says how many are `ahead` of the call's first waiter.
 
-        If none are, the acquires of this call head the queue. They also do if only our own waiters
-        are ahead: those of the sending, none of which was granted since.
+        If none are, the acquires of this call head the queue. They also do if only this session's
+        own waiters are ahead: as many as when the call was made, and none was granted since.
         """
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number

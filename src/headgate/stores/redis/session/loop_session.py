@@ -89,7 +89,8 @@ class LoopSession:
         self.node: Node | None = None
         # Whether the last call was answered. None: there was no call yet. The client sets it.
         self.met: bool | None = None
-        this = ref(self)  # the index keeps the numbering for longer than the session
+        # The index keeps the numbering, and so the function below, for longer than the session.
+        this = ref(self)
         self.machine = Session(
             queue.key,
             queue.limits,
@@ -416,7 +417,7 @@ def issued(
 
     None: the caller enters a block, and its limits hold nothing.
     """
-    if pending.enters and pending.believed is None:
+    if pending.enters and pending.certain_until is None:
         return None
     permit = Permit(
         session.queue.issuer,
@@ -424,7 +425,7 @@ def issued(
         grant,
         waited,
         pending.caller,
-        pending.believed,
+        pending.certain_until,
         session,
     )
     if permit.held:

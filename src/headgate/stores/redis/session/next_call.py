@@ -58,10 +58,10 @@ class NextCall:
         """Whether the next call does not wait for the end of the loop's turn.
 
         A call that waits can take further requests along. The last calls show whether some are
-        likely. An acquire leaves at once if the last call had one request. A release also needs
-        that the last one was alone: otherwise it takes the next acquire of its caller along. That
-        acquire gains nothing if callers wait far from the head. Then a release leaves at once if
-        the last call had a single operation.
+        likely. An acquire leaves at once if the last call had one request. A release leaves at
+        once if the last release was alone, too. Otherwise its caller mostly acquires again in this
+        turn, and the two share a call. If callers wait far from the head, that acquire need not
+        come early. Then a release leaves at once if the last call with operations had only one.
         """
         traffic = self._traffic
         if traffic.operations and traffic.operations[-1].leads_release:

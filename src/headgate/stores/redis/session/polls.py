@@ -40,7 +40,7 @@ class Polls:
         else:
             wait = head / 1_000_000
             # The session asks earlier by MARGIN, so that the grant comes in time. A nearer moment
-            # would be reserved already, unless it is the end of a lease. Then asking early is vain.
+            # would be reserved already, unless it is the end of a lease. No call can reserve that.
             if head > RESERVE_AHEAD:
                 wait -= MARGIN
         # A permit whose notification was lost must not lose its lease before the session asks.

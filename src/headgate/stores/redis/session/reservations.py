@@ -69,8 +69,8 @@ class Reservations:
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether a grant was made before the pause, for a moment before its end."""
-        # Fences follow the server's clock. A grant with a later fence came after the pause: the
-        # server had forgotten it.
+        # Fences follow the server's clock. A grant with a later fence came after the pause, from a
+        # server that had forgotten the pause.
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def take_held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:

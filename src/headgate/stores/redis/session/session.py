@@ -103,7 +103,7 @@ class Session:
         traffic.acquires.append(pending)
         if traffic.state is IDLE:
             traffic.state = SCHEDULED
-        elif traffic.state is IN_FLIGHT:  # a release in flight could have waited for it
+        elif traffic.state is IN_FLIGHT:  # with a release in flight, it could have shared the call
             self.next_call.release_is_alone = False
 
     def end(self, pending: PendingAcquire) -> None:
@@ -186,7 +186,7 @@ class Session:
         answers = cast("list[Answer]", reply.answers[len(sent.operations) :])
         at_once, ahead = self._grants.apply_answers(sent.acquires, answers, now)
         claims = self._grants.apply_outbox(reply.outbox, reply.now, now)
-        # Most replies name no grants, and no notification has brought any: this saves a call.
+        # Mostly neither the reply nor a notification has brought grants: this saves time.
         some_named = claims or self.recovery.claimed
         unclaimed = some_named and self.recovery.unclaimed(claims, reply.now)
         if ahead is not None:
@@ -399,7 +399,7 @@ def keep_owed(
     *,
     refused: bool = False,
 ) -> list[Operation]:
-    """Keep the operations to offer again, and log the others."""
+    """The operations that are still owed to the server. The others are logged."""
     owed = []
     for operation in operations:
         if operation.owed_at(now) and (operation.repeatable or not refused):

@@ -39,7 +39,7 @@ class Sent(NamedTuple):
     at: float  # when it was made, on the monotonic clock
     acquires: list[PendingAcquire]
     operations: list[Operation]
-    # How many waiters of this session are before its first acquire, if no others are. Otherwise -1.
+    # How many waiters of this session are before its first acquire. -1: others may be, too.
     ahead: int
     outbox_grants: int  # `LocalHandoff.outbox_grants` when it was made
     expects_grant: bool  # it is one acquire, and most likely the reply is its grant
