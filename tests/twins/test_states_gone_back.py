@@ -81,6 +81,19 @@ def test_a_late_call_of_a_session_that_is_over_changes_nothing(
     assert wire.call(goes_on, NOON).answers[0][0] == "grant"
 
 
+def test_a_late_call_of_a_session_that_is_over_is_rejected_though_the_members_were_lost(
+    wire: Wire,
+) -> None:
+    """S3, F25: given a session that is over, when the key of the members is deleted and another
+    session makes it anew, then a copy of a call of the former one comes too late.
+    """
+    calls, _ = over_with(wire, known=2, sent=2)
+    wire.lose("who")
+    wire.call(Call(LIMITS, f"{wire.token}-2.1", 1, (Acquire(1),)), NOON)
+
+    assert wire.call(replace(calls[-1], declares=0), NOON).verdict == "late"
+
+
 def test_a_session_that_is_over_is_forgotten_half_a_minute_later(wire: Wire) -> None:
     """S9: given a session that the state knows only because it is over."""
     calls, _ = over_with(wire, known=0, sent=1)
