@@ -50,6 +50,32 @@ def test_a_process_at_its_limit_of_threads_has_an_error_until_one_can_start(
     assert lines[-3:] == ["a task enters", "waits", "enters"]
 
 
+def test_a_release_at_the_limit_of_threads_arrives_when_one_can_start(
+    name: str, redis_url: str
+) -> None:
+    """L6: its lease is long, so only the release lets the task in."""
+    assert finished("no_threads", redis_url, name, "nothing", "release") == "a task enters\n"
+
+
+def test_two_first_callers_at_the_limit_of_threads_open_one_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """L5: the second finds no loop, and goes on when the first has opened it."""
+
+    def begin(work: object, name: str) -> int:
+        raise threads.NoThreadError(RuntimeError("can't start new thread"))
+
+    monkeypatch.setattr(portals, "begin", begin)
+    found = portals.Portal()
+
+    found.start()
+    loop = found.loop
+    found.start()
+
+    assert found.loop is loop
+    found.close()
+
+
 @pytest.mark.parametrize("earlier", ["nothing", "task"])
 def test_a_callback_of_atexit_can_be_the_first_to_use_a_limiter(
     earlier: str, name: str, redis_url: str

@@ -72,7 +72,7 @@ class NoPortalError(RuntimeError):
 class Portal:
     """A running loop for blocking callers.
 
-    If no thread can start, a later call tries it again. If none can start any more, because the
+    If no thread can start, each later use tries it again. If none can start any more, because the
     process ends, the loop runs in the thread of each call.
     """
 
@@ -81,10 +81,11 @@ class Portal:
     def __init__(self) -> None:
         # The thread with this identifier runs the loop. 0: the loop does not run yet.
         self.thread = 0
-        self.threadless = False
+        # The error of the last attempt to start a thread. None: a thread runs the loop, or will.
+        self.no_thread: NoThreadError | None = None
         # Threads have left these callbacks for the loop.
         self._callbacks: deque[Callable[[], object]] = deque()
-        # The first thread that takes this lock runs the loop.
+        # The thread that has this lock runs the loop.
         self._claim = threading.Lock()
         # This lock is held until the loop runs, or has failed to start.
         self._ready = threading.Lock()
@@ -104,11 +105,14 @@ class Portal:
         thread = 0
         try:
             thread = begin(self._run, "headgate-portal")
-        except NoThreadError:
+        except NoThreadError as error:
             if self._claim.acquire(blocking=False):
-                self.threadless = True
-                self._open()
-                self._claim.release()
+                try:
+                    if not self.thread:  # otherwise another caller has opened it meanwhile
+                        self.no_thread = error
+                        self._open()
+                finally:
+                    self._claim.release()
         while not self._ready.acquire(timeout=CHECK):
             if not runs(thread):  # It may have ended before `_run`: see `begin`.
                 thread = begin(self._run, "headgate-portal")
@@ -136,16 +140,27 @@ class Portal:
             return
         with self._running:
             _threads.add(threading.get_ident())
-            if self.threadless:
-                self.thread, self.threadless = threading.get_ident(), False
+            if self.thread:  # a caller has opened it
+                self.thread = threading.get_ident()
             else:
                 self._open()
+            self.no_thread = None
             if self._trouble is None:
                 asyncio.set_event_loop(self.loop)
                 self.loop.run_forever()
 
+    def try_again(self) -> None:
+        """If no thread could start before, try to start one."""
+        if self.no_thread is None or self._claim.locked():
+            return
+        try:
+            begin(self._run, "headgate-portal")
+            self.no_thread = None
+        except NoThreadError as error:
+            self.no_thread = error
+
     def tell(self, act: Callable[[], object]) -> None:
-        """Run `act` in the loop soon.
+        """Run `act` in the loop soon. Without a thread: when one can start, or at the end.
 
         This takes no lock. asyncio's call_soon_threadsafe would hide an OSError that a signal
         handler raises.
@@ -162,23 +177,25 @@ class Portal:
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the result of `work`. If no thread could start, the loop runs in this one."""
         call = BlockingCall(work)
-        return self._run_here(call) if self.threadless else self.answer(call)
+        return self._run_here(call) if self.no_thread else self.answer(call)
 
     def _run_here(self, call: BlockingCall[T]) -> T:
-        return self.loop.run_until_complete(call.run_here())
+        if not self._claim.acquire(blocking=False):
+            raise StoreError("This process ends, and another call is in progress.", "thread")
+        try:
+            return self.loop.run_until_complete(call.run_here())
+        finally:
+            self._claim.release()
 
     def answer(self, call: BlockingCall[T], timeout: float | None = None) -> T:
         """Return the result of the task of `call`. Raise Empty after `timeout` seconds.
 
         An exception that a signal handler raises here cancels the task.
         """
-        if self.threadless:
-            try:
-                begin(self._run, "headgate-portal")
-            except NoThreadError as error:
-                if error.process_ends:
-                    return self._run_here(call)
-                raise StoreError(NO_THREAD, "thread") from error
+        if error := self.no_thread:
+            if error.process_ends:
+                return self._run_here(call)
+            raise StoreError(NO_THREAD, "thread") from error
         try:
             begin_wait(call)
             if self._of_parent:  # the fork came before `begin_wait`, so it did not find the call
@@ -208,8 +225,8 @@ class Portal:
         The loop itself goes on running: threads may still wait for its answers, and nothing else
         wakes them.
         """
-        if self.threadless:
-            self.loop.run_until_complete(end_clients())
+        if self.no_thread:
+            self._run_here(BlockingCall(end_clients))
             self._close_pipe()
             self.loop.close()
         elif self._running.locked():
@@ -359,6 +376,8 @@ def portal() -> Portal:
     found = _portals.get(process) or _portals.setdefault(process, Portal())
     if not found.thread:
         _start(found)
+    else:
+        found.try_again()
     # If the process was forked during the start, the child needs a portal of its own.
     return portal() if found._of_parent else found
 
