@@ -318,6 +318,26 @@ def test_an_answer_to_a_question_from_before_the_process_paused_the_limiter_is_t
     assert pause.passes(11.2)
 
 
+async def test_a_process_that_pauses_all_the_time_does_not_hold_up_a_key_for_ever(
+    name: str, redis_url: str
+) -> None:
+    """L5: each answer is to a question from before the last pause, and so too old."""
+    limiter = elsewhere(name, PLENTY, url=redis_url)
+    key = limiter["k"]
+    await visit(key)
+
+    async def pause_all_the_time() -> None:
+        while True:
+            limiter.pause(0.000_001)
+            await asyncio.sleep(0)
+
+    pausing = asyncio.create_task(pause_all_the_time())
+    await eventually(lambda: known(limiter).trusted_until == 0)
+    await soon(visit(key))
+
+    pausing.cancel()
+
+
 def test_a_permit_is_handed_on_only_while_the_last_answer_is_fresh() -> None:
     """A local hand-off makes no call, so it cannot ask."""
     whole = WholePause()

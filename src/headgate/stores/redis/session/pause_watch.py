@@ -32,7 +32,7 @@ class PauseWatch:
         self._session = session
         self._pause = session.queue.pause
         self._asking = False  # a question has no answer yet
-        self._silent = False  # and none came within PATIENCE
+        self._silent = False  # and no fresh answer came within PATIENCE
         self._timer: TimerHandle | None = None
         self._held_up: dict[LoopSession, None] = {}  # sessions whose calls wait for the answer
         self._look: Future[Any] | None = None  # the answer for a status
@@ -60,22 +60,28 @@ class PauseWatch:
             self._note(await asyncio.shield(self._look), self._looked_at)
 
     def _ask(self, now: float) -> None:
-        """Ask. `_asking` is set last: after an exception of a signal handler, a later call asks."""
-        self._silent = False
-        self._timer = self._session.client.loop.call_later(PATIENCE, self._on_silence)
+        """Ask. `_asking` is set last: after an exception of a signal handler, a later call asks.
+
+        If the process pauses again and again, each answer is too old. So the timer of the first
+        question goes on.
+        """
+        if self._timer is None:
+            self._silent = False
+            self._timer = self._session.client.loop.call_later(PATIENCE, self._on_silence)
         self._session.ask(Watch()).add_done_callback(partial(self._on_answer, now))
         self._asking = True
 
     def _on_answer(self, asked_at: float, answer: Future[Any]) -> None:
-        self._asking = self._silent = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._asking = False
         if answer.cancelled() or answer.exception() is not None:
             self._pause.do_without(monotonic())
         else:
             self._note(answer.result(), asked_at)
             self._pause.trust(asked_at)
             self._session.client.subscriptions.listen(self._session)
+        if self._timer is not None and monotonic() < self._pause.trusted_until:
+            self._timer.cancel()
+            self._timer = None
         self._let_go()
 
     def _note(self, answer: Any, asked_at: float) -> None:
@@ -84,7 +90,7 @@ class PauseWatch:
         self._session.queue.routing.note_pause(server_now, left, asked_at)
 
     def _on_silence(self) -> None:
-        self._silent = True
+        self._silent, self._timer = True, None
         self._let_go()
 
     def _let_go(self) -> None:
