@@ -73,6 +73,7 @@ def test_a_call_before_another_can_no_longer_be_abandoned(wire: Wire) -> None:
         LIMITS,
         "window requests 5 1000000000",
         "quota requests 5 1000000000 0 0",
+        f"quota requests 5 1000000000 {NOON + 1} 0",  # the period begins with the first call
         "slots permits 1 30000000;window requests 5 1000000000",
     ],
 )
