@@ -25,7 +25,7 @@ from headgate import (
     Window,
     log_writer,
 )
-from tests.faults.scene import client_of_its_own, elsewhere
+from tests.faults.scene import client_of_its_own
 from tests.world import HOUR, World, at_rest, declare, soon, told, until, used, waiting
 
 FLEET, OTHER = Window(20, per=HOUR), Window(2, per=HOUR)
@@ -570,24 +570,6 @@ def test_an_update_of_an_unknown_name_is_logged_or_raises(
         f"update() of limiter {name!r} has not happened: No process has declared limits"
         in record.getMessage()
     )
-
-
-async def test_an_update_that_fails_when_the_name_is_known_is_logged(
-    name: str, redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Given limits that cannot be divided among the processes, and a name that this process does
-    not know yet.
-    """
-    await elsewhere(name, FLEET, url=redis_url).acquire()
-    limiter = Limiter.attach(name, store=redis_url, on_store_error="local", processes=4)
-
-    limiter.update("3/hour")
-
-    assert (await limiter.astatus()).limits[0].limit == FLEET
-    log_writer.flush()
-    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"update() of limiter {name!r} has not happened: ValueError" in record.getMessage()
-    assert "has less than one for each process" in record.getMessage()
 
 
 def test_an_attached_limiter_attaches_where_it_is_unpickled(name: str) -> None:

@@ -434,3 +434,22 @@ async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost
 
     await until(lambda status: status.limits[0].capacity == 2, other)
     assert (await soon(limiter.astatus())).limits[0].capacity == 2
+
+
+async def test_an_update_that_fails_when_the_name_is_known_is_logged(
+    name: str, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Given limits that cannot be divided among the processes, and a name that this process does
+    not know yet.
+    """
+    fleet = Rate(20, per=3600)
+    await elsewhere(name, fleet, url=redis_url).acquire()
+    limiter = Limiter.attach(name, store=redis_url, on_store_error="local", processes=4)
+
+    limiter.update("3/hour")
+
+    assert (await limiter.astatus()).limits[0].limit == fleet
+    log_writer.flush()
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"update() of limiter {name!r} has not happened: ValueError" in record.getMessage()
+    assert "has less than one for each process" in record.getMessage()
