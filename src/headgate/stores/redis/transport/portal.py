@@ -150,8 +150,8 @@ class Portal:
                 self.loop.run_forever()
 
     def try_again(self) -> None:
-        """If no thread could start before, try to start one."""
-        if self.no_thread is None or self._claim.locked():
+        """No thread could start before. Try to start one, unless a call runs the loop now."""
+        if self._claim.locked():
             return
         try:
             begin(self._run, "headgate-portal")
@@ -376,7 +376,7 @@ def portal() -> Portal:
     found = _portals.get(process) or _portals.setdefault(process, Portal())
     if not found.thread:
         _start(found)
-    else:
+    elif found.no_thread is not None:
         found.try_again()
     # If the process was forked during the start, the child needs a portal of its own.
     return portal() if found._of_parent else found
