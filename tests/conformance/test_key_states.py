@@ -250,6 +250,18 @@ def test_after_a_pause_no_acquire_of_a_key_looks_for_one(
     assert Limiter("other", "2/second", store=store)["k"].try_acquire()
 
 
+def test_a_pause_of_a_key_makes_no_acquire_of_another_key_look_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore(VirtualClock())
+    limiter = Limiter("api", "2/second", store=store)
+    limiter["paused"].pause(10)
+    monkeypatch.setattr(store, "pauses", None)
+
+    assert limiter["other"].try_acquire()
+    assert not limiter["paused"].try_acquire()
+
+
 def test_a_pause_of_the_whole_limiter_holds_numbers_too() -> None:
     store, limiter, clock = numbers()
     limiter.pause(10)

@@ -147,6 +147,8 @@ class MemoryStore:
 
     def pause_keys(self, name: str, until: int) -> None:
         """Pause all keys of the limiter `name`, or end their pause (0). Their own pauses stay."""
+        if ":" in name:  # a key, which has no keys
+            return
         if len(self.pauses) > FEWEST_QUEUES:
             now = self.clock.now()
             self.pauses = {each: end for each, end in self.pauses.copy().items() if end > now}
